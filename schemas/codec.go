@@ -1,0 +1,152 @@
+// Package schemas holds the records of prl's topics: every byte on a topic is one of them, in Avro single-object
+// encoding, and every version of a schema that was ever released can still be decoded.
+//
+// The *.avsc files are the source; the Go types and conversions follow from them by go generate, and a test fails when
+// they have drifted. Tensors are little-endian packed bytes (Int32s, Float32s, Uint8s), never Avro arrays.
+package schemas
+
+import (
+	"embed"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"sync"
+
+	"github.com/linkedin/goavro/v2"
+)
+
+//go:generate go run ./gen
+
+//go:embed *.avsc versions/*.avsc
+var files embed.FS
+
+// Record is one of the generated types.
+type Record interface {
+	SchemaName() string
+	// Validate reports what is wrong with a record that decoded: lengths that disagree, indices out of range (I5).
+	Validate() error
+	native() map[string]any
+	fromNative(map[string]any)
+}
+
+// A codec is one version of one record's schema.
+type codec struct {
+	name  string
+	avro  *goavro.Codec
+	plain []byte // header of the single-object encoding
+}
+
+var registry = sync.OnceValue(func() (r struct {
+	byFingerprint map[uint64]*codec
+	newest        map[string]*codec
+}) {
+	r.byFingerprint, r.newest = map[uint64]*codec{}, map[string]*codec{}
+	for _, pattern := range []string{"versions/*.avsc", "*.avsc"} {
+		names, err := fs.Glob(files, pattern)
+		if err != nil {
+			panic(err)
+		}
+		for _, name := range names {
+			raw, err := files.ReadFile(name)
+			if err != nil {
+				panic(err)
+			}
+			c, err := newCodec(raw)
+			if err != nil {
+				panic(fmt.Sprintf("embedded schema %s: %v", name, err))
+			}
+			r.byFingerprint[c.avro.Rabin] = c
+			r.newest[c.name] = c // the newest comes last
+		}
+	}
+	return r
+})
+
+func newCodec(schema []byte) (*codec, error) {
+	var named struct{ Name string }
+	if err := json.Unmarshal(schema, &named); err != nil {
+		return nil, err
+	}
+	if newRecord(named.Name) == nil {
+		return nil, fmt.Errorf("no record is named %q", named.Name)
+	}
+	avro, err := goavro.NewCodec(string(schema))
+	if err != nil {
+		return nil, err
+	}
+	header := binary.LittleEndian.AppendUint64([]byte{0xC3, 0x01}, avro.Rabin)
+	return &codec{named.Name, avro, header}, nil
+}
+
+// Encode gives the single-object encoding of r in the newest version of its schema.
+func Encode(r Record) ([]byte, error) {
+	c := registry().newest[r.SchemaName()]
+	buf := append(make([]byte, 0, 512), c.plain...)
+	buf, err := c.avro.BinaryFromNative(buf, r.native())
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", c.name, err)
+	}
+	return buf, nil
+}
+
+// Decode reads a single-object encoding of any version of any record and validates it.
+func Decode(b []byte) (Record, error) {
+	if len(b) < 10 || b[0] != 0xC3 || b[1] != 0x01 {
+		return nil, fmt.Errorf("not an Avro single-object encoding (%d bytes)", len(b))
+	}
+	fingerprint := binary.LittleEndian.Uint64(b[2:])
+	c, ok := registry().byFingerprint[fingerprint]
+	if !ok {
+		return nil, fmt.Errorf("schema %016x is not one this version of prl knows", fingerprint)
+	}
+	return c.decode(b[10:])
+}
+
+func (c *codec) decode(b []byte) (Record, error) {
+	native, rest, err := c.avro.NativeFromBinary(b)
+	if err != nil {
+		return nil, fmt.Errorf("decode %s: %w", c.name, err)
+	}
+	if len(rest) > 0 {
+		return nil, fmt.Errorf("decode %s: %d bytes too many", c.name, len(rest))
+	}
+	r := newRecord(c.name)
+	r.fromNative(native.(map[string]any))
+	if err := r.Validate(); err != nil {
+		return nil, fmt.Errorf("invalid %s: %w", c.name, err)
+	}
+	return r, nil
+}
+
+// DecodeAs decodes a record that must be of type T.
+func DecodeAs[T Record](b []byte) (T, error) {
+	var none T
+	r, err := Decode(b)
+	if err != nil {
+		return none, err
+	}
+	t, ok := r.(T)
+	if !ok {
+		return none, fmt.Errorf("decode: got a %s, want a %s", r.SchemaName(), none.SchemaName())
+	}
+	return t, nil
+}
+
+// Schema is the newest Avro schema of the named record, as JSON.
+func Schema(name string) (string, error) {
+	c, ok := registry().newest[name]
+	if !ok {
+		return "", fmt.Errorf("no record is named %q", name)
+	}
+	return c.avro.Schema(), nil
+}
+
+// Tensors calls visit with the path and a pointer to the bytes of every tensor of r.
+func Tensors(r Record, visit func(path string, data *[]byte)) {
+	if t, ok := r.(interface {
+		tensors(string, func(string, *[]byte))
+	}); ok {
+		t.tensors("", visit)
+	}
+}

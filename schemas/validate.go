@@ -1,0 +1,229 @@
+package schemas
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+)
+
+// lengths checks tensors against each other, counting those that a claim check moved to the blob store.
+type lengths map[string]int64
+
+func lengthsOf(blobs []BlobRef) lengths {
+	l := lengths{}
+	for _, b := range blobs {
+		l[b.Path] = b.Bytes
+	}
+	return l
+}
+
+// elements is the number of elements of width bytes in a tensor.
+func (l lengths) elements(path string, data []byte, width int64) (int64, error) {
+	n := int64(len(data))
+	if n == 0 {
+		n = l[path]
+	}
+	if n < 0 || n%width != 0 {
+		return 0, fmt.Errorf("%s: %d bytes are no multiple of %d", path, n, width)
+	}
+	return n / width, nil
+}
+
+// A tensor is one field of a group of tensors of equal length.
+type tensor struct {
+	name     string
+	data     []byte
+	width    int64
+	optional bool // may be empty
+}
+
+// equal checks that the tensors have as many elements as the first.
+func (l lengths) equal(prefix string, tensors ...tensor) (int64, error) {
+	want := int64(0)
+	for i, t := range tensors {
+		n, err := l.elements(prefix+t.name, t.data, t.width)
+		if err != nil {
+			return 0, err
+		}
+		if i == 0 {
+			want = n
+		} else if n != want && (n != 0 || !t.optional) {
+			return 0, fmt.Errorf("%s%s has %d elements, %s has %d", prefix, t.name, n, tensors[0].name, want)
+		}
+	}
+	return want, nil
+}
+
+// Validate checks that the message graph is a forest and that its tensors agree.
+func (r *Trace) Validate() error {
+	if r.Env == "" || r.GroupID < 0 || r.GroupSize < 1 || r.RolloutIndex < 0 || r.RolloutIndex >= r.GroupSize {
+		return fmt.Errorf("env %q, group %d, rollout %d of %d", r.Env, r.GroupID, r.RolloutIndex, r.GroupSize)
+	}
+	l := lengthsOf(r.Blobs)
+	for i := range r.Nodes {
+		n := &r.Nodes[i]
+		if n.Parent < -1 || n.Parent >= i {
+			return fmt.Errorf("nodes.%d: parent %d is not an earlier node", i, n.Parent)
+		}
+		count, err := l.equal("nodes."+strconv.Itoa(i)+".",
+			tensor{"token_ids", n.TokenIDs, 4, false}, tensor{"mask", n.Mask, 1, false}, tensor{"logprobs", n.Logprobs, 4, false},
+			tensor{"token_rewards", n.TokenRewards, 4, true}, tensor{"ref_logprobs", n.RefLogprobs, 4, true})
+		if err != nil {
+			return err
+		}
+		if err := finite(fmt.Sprintf("nodes.%d.logprobs", i), n.Logprobs); err != nil {
+			return err
+		}
+		last := -1
+		for _, v := range n.Versions {
+			if v.Offset <= last || int64(v.Offset) >= count || v.Version < 0 {
+				return fmt.Errorf("nodes.%d: version %d from token %d of %d", i, v.Version, v.Offset, count)
+			}
+			last = v.Offset
+		}
+	}
+	for name, v := range r.Rewards {
+		if v != nil && !isFinite(*v) {
+			return fmt.Errorf("reward %s is %v; one that does not apply is null", name, *v)
+		}
+	}
+	if r.Reward != nil && !isFinite(*r.Reward) {
+		return fmt.Errorf("reward is %v", *r.Reward)
+	}
+	return nil
+}
+
+// Validate checks that every sample's tensors agree.
+func (r *SampleGroup) Validate() error {
+	if r.Env == "" || r.GroupID < 0 || r.Emitted < 0 {
+		return fmt.Errorf("env %q, group %d, %d emitted", r.Env, r.GroupID, r.Emitted)
+	}
+	if (r.Reason == "") != (len(r.Samples) > 0) {
+		return fmt.Errorf("%d samples with reason %q", len(r.Samples), r.Reason)
+	}
+	l := lengthsOf(r.Blobs)
+	for i := range r.Samples {
+		s := &r.Samples[i]
+		prefix := "samples." + strconv.Itoa(i) + "."
+		n, err := l.equal(prefix,
+			tensor{"token_ids", s.TokenIDs, 4, false}, tensor{"mask", s.Mask, 1, false}, tensor{"logprobs", s.Logprobs, 4, false},
+			tensor{"advantages", s.Advantages, 4, false}, tensor{"temperatures", s.Temperatures, 4, false})
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return fmt.Errorf("%stoken_ids is empty", prefix)
+		}
+		if err := finite(prefix+"advantages", s.Advantages); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Validate checks the packed tensors against the lengths of the samples.
+func (r *MicroBatch) Validate() error {
+	if r.Step < 1 || r.Ranks < 1 || r.Rank < 0 || r.Rank >= r.Ranks || r.Index < 0 || r.Index >= r.Count {
+		return fmt.Errorf("step %d, rank %d of %d, micro-batch %d of %d", r.Step, r.Rank, r.Ranks, r.Index, r.Count)
+	}
+	l := lengthsOf(r.Blobs)
+	n, err := l.equal("",
+		tensor{"token_ids", r.TokenIDs, 4, false}, tensor{"mask", r.Mask, 1, false}, tensor{"logprobs", r.Logprobs, 4, false},
+		tensor{"advantages", r.Advantages, 4, false}, tensor{"temperatures", r.Temperatures, 4, false})
+	if err != nil {
+		return err
+	}
+	seqs, err := l.elements("seq_lens", r.SeqLens, 4)
+	if err != nil {
+		return err
+	}
+	if seqs != int64(len(r.Samples)) {
+		return fmt.Errorf("%d lengths for %d samples", seqs, len(r.Samples))
+	}
+	sum := int64(0)
+	for i := range r.SeqLens.Len() {
+		if r.SeqLens.At(i) < 1 {
+			return fmt.Errorf("seq_lens: sample %d has %d tokens", i, r.SeqLens.At(i))
+		}
+		sum += int64(r.SeqLens.At(i))
+	}
+	if len(r.SeqLens) > 0 && sum != n {
+		return fmt.Errorf("seq_lens sum to %d, there are %d tokens", sum, n)
+	}
+	return nil
+}
+
+// Validate checks the record's coordinates.
+func (r *Task) Validate() error {
+	if r.Env == "" || r.GroupID < 0 || r.GroupSize < 1 || r.RolloutIndex < -1 || r.RolloutIndex >= r.GroupSize {
+		return fmt.Errorf("env %q, group %d, rollout %d of %d", r.Env, r.GroupID, r.RolloutIndex, r.GroupSize)
+	}
+	return nil
+}
+
+// Validate checks the record's coordinates.
+func (r *GroupOutcome) Validate() error {
+	if r.Env == "" || r.GroupID < 0 || r.Fate == "" {
+		return fmt.Errorf("env %q, group %d, fate %q", r.Env, r.GroupID, r.Fate)
+	}
+	return nil
+}
+
+// Validate checks the kind.
+func (r *Request) Validate() error {
+	if r.Kind != RequestWave && r.Kind != RequestRefill {
+		return fmt.Errorf("kind %q is neither %s nor %s", r.Kind, RequestWave, RequestRefill)
+	}
+	return nil
+}
+
+// Validate checks that the weights are named.
+func (r *PolicyVersion) Validate() error {
+	if r.Version < 0 || r.Weights.SHA256 == "" || r.Weights.URI == "" {
+		return fmt.Errorf("version %d names weights %q with SHA-256 %q", r.Version, r.Weights.URI, r.Weights.SHA256)
+	}
+	return nil
+}
+
+// Validate checks the record's coordinates.
+func (r *StageState) Validate() error {
+	if r.Stage == "" || r.Topic == "" || r.Partition < 0 || r.LowOffset < 0 || r.NextOffset < r.LowOffset {
+		return fmt.Errorf("stage %q, %s/%d, offsets %d to %d", r.Stage, r.Topic, r.Partition, r.LowOffset, r.NextOffset)
+	}
+	return nil
+}
+
+// Validate checks that the environment is named.
+func (r *EnvInfo) Validate() error {
+	if r.Env == "" || r.TrainTasks < 0 || r.EvalTasks < 0 {
+		return fmt.Errorf("env %q with %d training and %d eval tasks", r.Env, r.TrainTasks, r.EvalTasks)
+	}
+	return nil
+}
+
+// Validate checks that the eval is named.
+func (r *EvalResult) Validate() error {
+	if r.Eval == "" || r.Env == "" || r.K < 1 {
+		return fmt.Errorf("eval %q of env %q with k = %d", r.Eval, r.Env, r.K)
+	}
+	return nil
+}
+
+// Validate checks that the metric is named.
+func (r *MetricPoint) Validate() error {
+	if r.Name == "" {
+		return fmt.Errorf("no name")
+	}
+	return nil
+}
+
+func isFinite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
+
+func finite(path string, t Float32s) error {
+	for i := range t.Len() {
+		if v := float64(t.At(i)); !isFinite(v) {
+			return fmt.Errorf("%s: element %d is %v", path, i, v)
+		}
+	}
+	return nil
+}
