@@ -56,6 +56,12 @@ type Undecoder interface {
 	Undecodable(r Record, reason error, out *Out) error
 }
 
+// A ProduceObserver is a core that wants to know where its emissions went: refs are aligned with Out.Emitted of one
+// transaction, and come after its commit. An optimisation only: after a restart it hears nothing of earlier ones.
+type ProduceObserver interface {
+	Produced(refs []Ref)
+}
+
 // An AsyncCore works on records in the background and finishes them in Tick. As nothing it made is in the transaction,
 // it is kept when one aborts.
 type AsyncCore interface {
