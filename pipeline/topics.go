@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -31,6 +32,11 @@ func TopicTasks(env string) string { return tasksPrefix + env }
 // EnvOfTasks is the environment whose tasks a topic holds.
 func EnvOfTasks(topic string) (env string, ok bool) { return strings.CutPrefix(topic, tasksPrefix) }
 
+// StateStages are the stages that keep state, in the order of their partitions of the topic state.
+var StateStages = []string{"emitter", "envserver", "scorer", "packer", "eval"}
+
+func statePartition(stage string) int32 { return int32(slices.Index(StateStages, stage)) }
+
 // A Topic says how records of one topic are keyed and spread.
 type Topic struct {
 	Name      string // "tasks." for all topics of tasks
@@ -57,8 +63,8 @@ var Topics = []Topic{
 	{Name: TopicEvals, Record: "EvalResult", Key: keyOf(func(r *schemas.EvalResult) string { return r.Env })},
 	{Name: TopicMetrics, Record: "MetricPoint", Key: keyOf(func(r *schemas.MetricPoint) string { return r.Name })},
 	{Name: TopicState, Record: "StageState", Compacted: true, Key: keyOf(func(r *schemas.StageState) string {
-		return fmt.Sprintf("%s/%s/%d", r.Stage, r.Topic, r.Partition)
-	})},
+		return stateKey(r.Stage, r.Topic, int32(r.Partition))
+	}), Partition: func(r schemas.Record, n int32) int32 { return statePartition(r.(*schemas.StageState).Stage) }},
 	{Name: TopicDLQ},
 }
 
@@ -82,6 +88,10 @@ func GroupOfKey(key string) (eval string, id int64, ok bool) {
 	}
 	id, err := strconv.ParseInt(key, 10, 64)
 	return eval, id, err == nil && id >= 0
+}
+
+func stateKey(stage, topic string, partition int32) string {
+	return fmt.Sprintf("%s/%s/%d", stage, topic, partition)
 }
 
 func groupKey(eval string, id int64) string {

@@ -1,0 +1,160 @@
+package pipeline
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/prl-project/prl/schemas"
+)
+
+const (
+	// MaxRecordBytes is the size above which a record's tensors go to the blob store.
+	MaxRecordBytes = 4 << 20
+	// TopicRecordBytes is max.message.bytes of every topic.
+	TopicRecordBytes = 16 << 20
+	// requestDeadline bounds every single wait for the broker.
+	requestDeadline = 10 * time.Second
+)
+
+// Runtime is what every stage of a process shares: the run, the brokers, the blob store, logs and metrics.
+type Runtime struct {
+	Run      RunConfig
+	Brokers  []string
+	Instance string // name that survives restarts
+	Leave    bool   // a stop gives the partitions up for good
+	Blobs    *Blobs
+	Log      *slog.Logger
+	Metrics  *Metrics
+}
+
+// Client makes a Kafka client for the run's brokers.
+func (rt *Runtime) Client(opts ...kgo.Opt) (*kgo.Client, error) {
+	base := []kgo.Opt{
+		kgo.SeedBrokers(rt.Brokers...),
+		kgo.ClientID("prl/" + rt.Run.Name + "/" + rt.Instance),
+		kgo.ProducerBatchMaxBytes(TopicRecordBytes),
+		kgo.FetchMaxPartitionBytes(TopicRecordBytes + 1<<20),
+		kgo.FetchMaxWait(500 * time.Millisecond),
+		kgo.RequiredAcks(kgo.AllISRAcks()),
+		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
+		kgo.RetryTimeout(requestDeadline),
+	}
+	cl, err := kgo.NewClient(append(base, opts...)...)
+	if err != nil {
+		return nil, fmt.Errorf("make a Kafka client for %s: %w", strings.Join(rt.Brokers, ","), err)
+	}
+	return cl, nil
+}
+
+// TopicName is the full name of a topic of this run.
+func (rt *Runtime) TopicName(name string) string { return rt.Run.Name + "." + name }
+
+// BaseName is a topic's name without the run's prefix.
+func (rt *Runtime) BaseName(topic string) string {
+	return strings.TrimPrefix(topic, rt.Run.Name+".")
+}
+
+// Partitions is the number of partitions of a topic.
+func (rt *Runtime) Partitions(name string) int32 {
+	switch {
+	case name == TopicTraces:
+		return int32(rt.Run.TracePartitions)
+	case name == TopicBatches:
+		return int32(rt.Run.Ranks)
+	case name == TopicState:
+		return int32(len(StateStages))
+	case strings.HasPrefix(name, tasksPrefix):
+		return int32(rt.Run.TaskPartitions)
+	}
+	return 1
+}
+
+// Encode turns an emission into a Kafka record. Tensors that would make it too large go to the blob store first, the
+// largest first, until it fits.
+func (rt *Runtime) Encode(ctx context.Context, e Emission) (*kgo.Record, error) {
+	topic, ok := TopicOf(e.Topic)
+	if !ok || topic.Record != e.Value.SchemaName() {
+		return nil, Fatal("a %s was emitted to topic %s", e.Value.SchemaName(), e.Topic)
+	}
+	value, err := schemas.Encode(e.Value)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", e.Topic, err)
+	}
+	if len(value) > MaxRecordBytes {
+		if value, err = rt.claimCheck(ctx, e.Value, len(value)); err != nil {
+			return nil, fmt.Errorf("%s: record of %d bytes: %w", e.Topic, len(value), err)
+		}
+	}
+	r := &kgo.Record{Topic: rt.TopicName(e.Topic), Key: []byte(topic.Key(e.Value)), Value: value, Partition: e.Partition}
+	if e.Partition == AutoPartition {
+		r.Partition = 0
+		if topic.Partition != nil {
+			r.Partition = topic.Partition(e.Value, rt.Partitions(e.Topic))
+		}
+	}
+	return r, nil
+}
+
+// Decode reads a Kafka record of one of the run's topics, tensors of the blob store included.
+func (rt *Runtime) Decode(ctx context.Context, r *kgo.Record) (Record, error) {
+	rec := rt.coordinates(r)
+	v, err := schemas.Decode(r.Value)
+	if err != nil {
+		return rec, err
+	}
+	topic, ok := TopicOf(rec.Topic)
+	if !ok || topic.Record != v.SchemaName() {
+		return rec, fmt.Errorf("a %s does not belong on topic %s", v.SchemaName(), rec.Topic)
+	}
+	if err := rt.redeem(ctx, v); err != nil {
+		return rec, err
+	}
+	rec.Value = v
+	return rec, nil
+}
+
+func (rt *Runtime) coordinates(r *kgo.Record) Record {
+	return Record{Ref: Ref{Topic: rt.BaseName(r.Topic), Partition: r.Partition, Offset: r.Offset}, Key: string(r.Key)}
+}
+
+// Metrics counts what the shells do; every stage has them.
+type Metrics struct {
+	Records      *prometheus.CounterVec   // by stage, topic
+	Emitted      *prometheus.CounterVec   // by stage, topic
+	Poison       *prometheus.CounterVec   // by stage, topic
+	Transactions *prometheus.CounterVec   // by stage, result
+	Commit       *prometheus.HistogramVec // by stage
+	Restore      *prometheus.HistogramVec // by stage
+	Unfinished   *prometheus.GaugeVec     // by stage, topic, partition
+}
+
+// NewMetrics registers the shells' metrics.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+		reg.MustRegister(c)
+		return c
+	}
+	histogram := func(name, help string) *prometheus.HistogramVec {
+		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(0.001, 2, 15)}, []string{"stage"})
+		reg.MustRegister(h)
+		return h
+	}
+	m := &Metrics{
+		Records:      counter("prl_stage_records_total", "Records consumed.", "stage", "topic"),
+		Emitted:      counter("prl_stage_emitted_total", "Records written in committed transactions.", "stage", "topic"),
+		Poison:       counter("prl_stage_poison_total", "Records sent to dlq.", "stage", "topic"),
+		Transactions: counter("prl_stage_transactions_total", "Transactions by result: committed or aborted.", "stage", "result"),
+		Commit:       histogram("prl_stage_transaction_seconds", "From begin to end of a committed transaction."),
+		Restore:      histogram("prl_stage_restore_seconds", "Building a core from its state and unfinished records."),
+		Unfinished:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "prl_stage_unfinished_records", Help: "Records fed to a core and not finished."}, []string{"stage", "topic", "partition"}),
+	}
+	reg.MustRegister(m.Unfinished)
+	return m
+}
