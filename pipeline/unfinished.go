@@ -98,3 +98,12 @@ func UnfinishedOffsets(low, next int64, deflated []byte) ([]int64, error) {
 	}
 	return list, nil
 }
+
+// low is the oldest offset of the set, or the next one to feed.
+func (u *unfinished) low() int64 {
+	low := u.next
+	for o := range u.open {
+		low = min(low, o)
+	}
+	return low
+}

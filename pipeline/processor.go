@@ -1,0 +1,405 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// maxPoll is how many records one transaction takes: about 250 ms of work of the slowest core.
+const maxPoll = 1000
+
+// ProcessorConfig says what the shell runs.
+type ProcessorConfig struct {
+	Stage  string   // names state records, metrics and the transactional id
+	Group  string   // consumer group without the run's prefix; default Stage
+	Inputs []string // topics, with equal partition counts: one core gets the same partition of each
+	Tables []string // topics every instance reads whole
+	Owned  []string // topics that only this stage writes: where they hold records, there must be state
+	// New makes the core of a partition from the state its predecessor left; nil for a partition that is new.
+	New func(partition int32, state []byte) (Core, error)
+	// Concurrency goes into the state records (environment servers).
+	Concurrency int
+	// TransactionTimeout is the broker's; default 4 s.
+	TransactionTimeout time.Duration
+	// CommitEvery is the least time between two transactions of a partition; default none.
+	CommitEvery time.Duration
+	// Heartbeat is how often state is written although nothing changed; default never.
+	Heartbeat time.Duration
+	// TickEvery is how long a poll waits for records where the core is a Ticker; default 50 ms.
+	TickEvery time.Duration
+}
+
+// Processor is the shell of a core: it reads the inputs, feeds one core per partition, and writes what they emit, their
+// state and the input offsets in one transaction, so that a SIGKILL at any instant changes no result (I4) and bad input
+// stops nothing (I5). The rules it keeps are those of DESIGN §4.
+type Processor struct {
+	rt  *Runtime
+	cfg ProcessorConfig
+
+	mu    sync.Mutex // over units and their cores: the poll loop and the group's callbacks
+	units map[int32]*unit
+	table *table
+}
+
+// NewProcessor checks cfg; Run starts the work.
+func NewProcessor(rt *Runtime, cfg ProcessorConfig) (*Processor, error) {
+	if cfg.Stage == "" || len(cfg.Inputs) == 0 || cfg.New == nil || statePartition(cfg.Stage) < 0 {
+		return nil, fmt.Errorf("processor %q: a stage with state, inputs and a core are needed", cfg.Stage)
+	}
+	for _, t := range cfg.Inputs {
+		if rt.Partitions(t) != rt.Partitions(cfg.Inputs[0]) {
+			return nil, fmt.Errorf("processor %s: inputs %v differ in their partitions", cfg.Stage, cfg.Inputs)
+		}
+	}
+	if cfg.TransactionTimeout == 0 {
+		cfg.TransactionTimeout = 4 * time.Second
+	}
+	if cfg.TickEvery == 0 {
+		cfg.TickEvery = 50 * time.Millisecond
+	}
+	if cfg.Group == "" {
+		cfg.Group = cfg.Stage
+	}
+	return &Processor{rt: rt, cfg: cfg, units: map[int32]*unit{}}, nil
+}
+
+func (p *Processor) group() string { return p.rt.TopicName(p.cfg.Group) }
+
+func (p *Processor) transactionalID() string { return p.group() + "." + p.rt.Instance }
+
+// Run works until ctx ends, then finishes the transaction at hand and returns nil. It returns an error that is ErrFenced
+// or ErrFatal; after all others it throws its client away, restores everything and goes on.
+func (p *Processor) Run(ctx context.Context) error {
+	pause := backoff.NewExponentialBackOff()
+	pause.InitialInterval, pause.MaxInterval = 200*time.Millisecond, 5*time.Second
+	for {
+		start := time.Now()
+		err := p.session(ctx)
+		if ctx.Err() != nil && (err == nil || isEnd(err)) {
+			return nil
+		}
+		if errorsIsFatal(err) {
+			return fmt.Errorf("%s: %w", p.cfg.Stage, err)
+		}
+		if time.Since(start) > time.Minute {
+			pause.Reset()
+		}
+		p.rt.Log.Warn("stage starts over", "stage", p.cfg.Stage, "error", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause.NextBackOff()):
+		}
+	}
+}
+
+// A session is the time from joining the group to leaving it or failing.
+type session struct {
+	p        *Processor
+	cl       *kgo.Client
+	topicIDs map[string][16]byte
+	broken   error // of a callback; read under p.mu
+}
+
+func (p *Processor) session(ctx context.Context) (err error) {
+	if err := p.fence(ctx); err != nil {
+		return err
+	}
+	load, cancel := context.WithTimeout(ctx, restoreDeadline)
+	defer cancel()
+	if p.table, err = newTable(load, p.rt, p.cfg.Tables); err != nil {
+		return err
+	}
+	defer p.table.close()
+	p.dropSync()
+	s := &session{p: p, topicIDs: map[string][16]byte{}}
+	if s.cl, err = p.rt.Client(s.options()...); err != nil {
+		return err
+	}
+	defer s.close()
+	if err := s.findTopics(load); err != nil {
+		return err
+	}
+	p.tellOld()
+	for {
+		if err := s.turn(ctx); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return s.stop()
+		}
+	}
+}
+
+// fence claims the transactional id: what a predecessor of this name left open is aborted now, and the predecessor,
+// should it live, is fenced. Without it a join waits for the predecessor's transaction to time out.
+func (p *Processor) fence(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, requestDeadline)
+	defer cancel()
+	cl, err := p.rt.Client(kgo.TransactionalID(p.transactionalID()), kgo.TransactionTimeout(p.cfg.TransactionTimeout))
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	if _, _, err := cl.ProducerID(ctx); err != nil {
+		return fmt.Errorf("claim transactional id %s: %w", p.transactionalID(), err)
+	}
+	return nil
+}
+
+func (s *session) options() []kgo.Opt {
+	p := s.p
+	var topics []string
+	for _, t := range p.cfg.Inputs {
+		topics = append(topics, p.rt.TopicName(t))
+	}
+	var balancer kgo.GroupBalancer = kgo.CooperativeStickyBalancer()
+	if len(topics) > 1 {
+		balancer = kgo.RangeBalancer() // the same partition of every input goes to the same member
+	}
+	return []kgo.Opt{
+		kgo.TransactionalID(p.transactionalID()), kgo.TransactionTimeout(p.cfg.TransactionTimeout),
+		kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.ConsumerGroup(p.group()), kgo.InstanceID(p.rt.Instance), kgo.ConsumeTopics(topics...), kgo.Balancers(balancer),
+		kgo.SessionTimeout(6 * time.Second), kgo.HeartbeatInterval(time.Second),
+		kgo.DisableAutoCommit(), kgo.RequireStableFetchOffsets(), kgo.BlockRebalanceOnPoll(),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.OnOffsetsFetched(s.fetched), kgo.AdjustFetchOffsetsFn(s.positions),
+		kgo.OnPartitionsRevoked(s.revoked), kgo.OnPartitionsLost(s.lost),
+	}
+}
+
+func (s *session) findTopics(ctx context.Context) error {
+	for _, t := range s.p.cfg.Inputs {
+		details, err := kadm.NewClient(s.cl).ListTopics(ctx, s.p.rt.TopicName(t))
+		if err == nil {
+			err = details.Error()
+		}
+		if err != nil {
+			return fmt.Errorf("look up topic %s: %w", s.p.rt.TopicName(t), err)
+		}
+		s.topicIDs[t] = details[s.p.rt.TopicName(t)].ID
+	}
+	return nil
+}
+
+// turn polls once and works on what came. Rebalances are held from the poll to the end of the transaction.
+func (s *session) turn(ctx context.Context) error {
+	p := s.p
+	poll, cancel := context.WithTimeout(ctx, p.cfg.TickEvery)
+	fetches := s.cl.PollRecords(poll, maxPoll)
+	cancel()
+	defer s.cl.AllowRebalance()
+	if err := s.fetchError(fetches); err != nil {
+		return err
+	}
+	if fetches.NumRecords() == 0 {
+		s.cl.PollRecords(ended(ctx), maxPoll) // takes nothing and holds rebalances
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s.broken != nil {
+		return s.broken
+	}
+	if err := s.feed(ctx, fetches); err != nil {
+		return err
+	}
+	if err := p.tick(time.Now()); err != nil {
+		return err
+	}
+	if due := p.due(time.Now()); len(due) > 0 {
+		return s.commit(ctx, due)
+	}
+	return nil
+}
+
+// feed gives the cores what a poll brought, after what the tables brought.
+func (s *session) feed(ctx context.Context, fetches kgo.Fetches) error {
+	p := s.p
+	recs, err := p.table.poll()
+	if err != nil {
+		return err
+	}
+	for _, u := range p.units {
+		if err := tell(u.core, recs); err != nil {
+			return err
+		}
+	}
+	var failed error
+	fetches.EachPartition(func(ft kgo.FetchTopicPartition) {
+		if failed != nil || len(ft.Records) == 0 {
+			return
+		}
+		u, topic := p.units[ft.Partition], p.rt.BaseName(ft.Topic)
+		if u == nil {
+			failed = fmt.Errorf("records of %s/%d came, which has no core", ft.Topic, ft.Partition)
+			return
+		}
+		// The guard: no record reaches a core before all those it has not finished.
+		if in := u.input(topic); in.position != in.set.next {
+			failed = fmt.Errorf("%s/%d is read from offset %d, its core is at %d", topic, ft.Partition, in.position, in.set.next)
+			return
+		}
+		for _, r := range ft.Records {
+			if failed = u.feed(ctx, p, r); failed != nil {
+				return
+			}
+		}
+		u.input(topic).position = ft.Records[len(ft.Records)-1].Offset + 1
+	})
+	return failed
+}
+
+// tick moves the clock of the cores that have one.
+func (p *Processor) tick(now time.Time) error {
+	for _, u := range p.units {
+		core, ok := u.core.(Ticker)
+		if !ok {
+			continue
+		}
+		finished := len(u.out.Finished)
+		if err := core.Tick(now, &u.out); err != nil {
+			return err
+		}
+		if err := u.finish(finished); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// due lists the units with something to commit.
+func (p *Processor) due(now time.Time) []*unit {
+	var due []*unit
+	for _, u := range p.units {
+		age := now.Sub(u.committed)
+		if u.changed() && age >= p.cfg.CommitEvery || p.cfg.Heartbeat > 0 && age >= p.cfg.Heartbeat {
+			due = append(due, u)
+		}
+	}
+	return due
+}
+
+// stop ends a session in order: cores that work in the background hand over what they have not begun.
+func (s *session) stop() error {
+	s.cl.PollRecords(ended(context.Background()), maxPoll)
+	defer s.cl.AllowRebalance()
+	s.p.mu.Lock()
+	defer s.p.mu.Unlock()
+	if err := s.handOver(s.p.units); err != nil {
+		return err
+	}
+	s.p.units = map[int32]*unit{}
+	if s.p.rt.Leave {
+		return s.leave()
+	}
+	return nil
+}
+
+// leave gives the partitions up for good: a static member that only stops keeps them for its return.
+func (s *session) leave() error {
+	ctx, cancel := context.WithTimeout(context.Background(), requestDeadline)
+	defer cancel()
+	req := kmsg.NewPtrLeaveGroupRequest()
+	req.Group = s.p.group()
+	member := kmsg.NewLeaveGroupRequestMember()
+	member.InstanceID = kmsg.StringPtr(s.p.rt.Instance)
+	req.Members = append(req.Members, member)
+	resp, err := req.RequestWith(ctx, s.cl)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.ErrorCode)
+	}
+	if err != nil {
+		return fmt.Errorf("leave group %s: %w", s.p.group(), err)
+	}
+	return nil
+}
+
+// handOver commits the last state of units that are about to go to another instance.
+func (s *session) handOver(units map[int32]*unit) error {
+	var last []*unit
+	for _, u := range units {
+		core, ok := u.core.(AsyncCore)
+		if !ok {
+			continue
+		}
+		core.Revoking()
+		last = append(last, u)
+	}
+	if len(last) == 0 {
+		return nil
+	}
+	return s.commit(context.Background(), last)
+}
+
+func (s *session) close() {
+	s.cl.CloseAllowingRebalance()
+}
+
+// dropSync forgets cores before a session: they are built again. Cores that work in the background are kept until it
+// is known whether the partition is still theirs.
+func (p *Processor) dropSync() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for n, u := range p.units {
+		if _, ok := u.core.(AsyncCore); !ok {
+			delete(p.units, n)
+		}
+	}
+}
+
+func (p *Processor) tellOld() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.table == nil {
+		return
+	}
+	for _, u := range p.units {
+		if err := tell(u.core, p.table.records); err != nil {
+			p.rt.Log.Warn("table record refused", "stage", p.cfg.Stage, "error", err)
+		}
+	}
+}
+
+func tell(core Core, recs []Record) error {
+	reader, ok := core.(TableReader)
+	if !ok {
+		return nil
+	}
+	for _, r := range recs {
+		if err := reader.Table(r); err != nil {
+			return fmt.Errorf("table record %v: %w", r.Ref, err)
+		}
+	}
+	return nil
+}
+
+// fetchError finds the error of a poll that ends the session.
+func (s *session) fetchError(fetches kgo.Fetches) error {
+	for _, e := range fetches.Errors() {
+		switch {
+		case isEnd(e.Err):
+		case errors.Is(e.Err, kerr.OffsetOutOfRange):
+			return Fatal("%s/%d: records this stage has not read were deleted or the topic was made again: start a new run, or restore the topic", e.Topic, e.Partition)
+		default:
+			return fmt.Errorf("fetch %s/%d: %w", e.Topic, e.Partition, fenced(e.Err))
+		}
+	}
+	return nil
+}
+
+// ended is a context that has ended already.
+func ended(ctx context.Context) context.Context {
+	ctx, cancel := context.WithCancel(ctx)
+	cancel()
+	return ctx
+}

@@ -1,0 +1,186 @@
+package pipeline
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// fetched builds the cores of partitions whose committed offsets have come. A core that exists is kept: kgo fetches the
+// offsets of the same partitions again after a cancelled request.
+func (s *session) fetched(ctx context.Context, _ *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
+	p := s.p
+	commits := map[int32]map[string]commitPoint{}
+	add := func(topic string, partition int32, offset int64, metadata *string) {
+		if commits[partition] == nil {
+			commits[partition] = map[string]commitPoint{}
+		}
+		c := commitPoint{offset: offset}
+		if metadata != nil && offset >= 0 {
+			c.metadata = *metadata
+		}
+		commits[partition][p.rt.BaseName(topic)] = c
+	}
+	names := map[[16]byte]string{}
+	for t, id := range s.topicIDs {
+		names[id] = t
+	}
+	for _, g := range resp.Groups {
+		for _, t := range g.Topics {
+			name := t.Topic
+			if name == "" {
+				name = names[t.TopicID]
+			}
+			for _, part := range t.Partitions {
+				add(name, part.Partition, part.Offset, part.Metadata)
+			}
+		}
+	}
+	for _, t := range resp.Topics {
+		for _, part := range t.Partitions {
+			add(t.Topic, part.Partition, part.Offset, part.Metadata)
+		}
+	}
+	for partition, c := range commits {
+		if err := s.own(ctx, partition, c); err != nil {
+			p.mu.Lock()
+			s.broken = err
+			p.mu.Unlock()
+			return err
+		}
+	}
+	return nil
+}
+
+// own makes the unit of a partition, or keeps the one there is where the group's commits are its own.
+func (s *session) own(ctx context.Context, partition int32, commits map[string]commitPoint) error {
+	p := s.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if u := p.units[partition]; u != nil {
+		if u.is(commits) {
+			return nil
+		}
+		if core, ok := u.core.(AsyncCore); ok {
+			core.Revoking()
+		}
+		delete(p.units, partition)
+	}
+	u, err := p.restore(ctx, partition, commits)
+	if err != nil {
+		return fmt.Errorf("restore %s partition %d: %w", p.cfg.Stage, partition, err)
+	}
+	if p.table != nil {
+		if err := tell(u.core, p.table.records); err != nil {
+			return err
+		}
+	}
+	p.units[partition] = u
+	return nil
+}
+
+// is reports whether a unit is what the commits describe: its last transaction, or one whose end it did not learn.
+func (u *unit) is(commits map[string]commitPoint) bool {
+	for _, in := range u.inputs {
+		switch c := commits[in.topic]; {
+		case c.metadata == in.metadata:
+		case in.pending != "" && c.metadata == in.pending:
+			in.metadata = in.pending
+		default:
+			return false
+		}
+		in.pending = ""
+		in.position = in.set.next
+	}
+	return true
+}
+
+// positions starts every partition where its core goes on.
+func (s *session) positions(_ context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
+	p := s.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for topic, parts := range offsets {
+		for partition := range parts {
+			u := p.units[partition]
+			if u == nil {
+				return nil, fmt.Errorf("no core for %s/%d", topic, partition)
+			}
+			in := u.input(p.rt.BaseName(topic))
+			in.position = in.set.next
+			parts[partition] = kgo.NewOffset().At(in.set.next)
+		}
+	}
+	return offsets, nil
+}
+
+// revoked gives partitions away. No transaction is open: rebalances are held while one is.
+func (s *session) revoked(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
+	p := s.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	gone := map[int32]*unit{}
+	for _, list := range parts {
+		for _, n := range list {
+			if u := p.units[n]; u != nil {
+				gone[n] = u
+			}
+		}
+	}
+	if err := s.handOver(gone); err != nil {
+		s.broken = err
+	}
+	for n := range gone {
+		delete(p.units, n)
+	}
+}
+
+// lost drops partitions that may be another's already.
+func (s *session) lost(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
+	p := s.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, list := range parts {
+		for _, n := range list {
+			u := p.units[n]
+			if u == nil {
+				continue
+			}
+			if _, ok := u.core.(AsyncCore); !ok {
+				delete(p.units, n)
+			}
+		}
+	}
+}
+
+// checkUntouched refuses to start from nothing where the stage has written before: its state was deleted.
+func (p *Processor) checkUntouched(ctx context.Context) error {
+	if len(p.cfg.Owned) == 0 {
+		return nil
+	}
+	cl, err := p.rt.Client()
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	var names []string
+	for _, t := range p.cfg.Owned {
+		names = append(names, p.rt.TopicName(t))
+	}
+	ends, err := kadm.NewClient(cl).ListEndOffsets(ctx, names...)
+	if err == nil {
+		err = ends.Error()
+	}
+	if err != nil {
+		return fmt.Errorf("look whether %v hold records: %w", names, err)
+	}
+	ends.Each(func(o kadm.ListedOffset) {
+		if o.Offset > 0 {
+			err = Fatal("%s holds records of this stage, but topic %s holds no state of it: it was deleted; start a new run", o.Topic, p.rt.TopicName(TopicState))
+		}
+	})
+	return err
+}

@@ -1,0 +1,236 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/prl-project/prl/schemas"
+)
+
+// rebalanceGrace is how long a commit is tried again while the group rebalances.
+const rebalanceGrace = 2 * time.Second
+
+// commit writes what the units emitted, a state record for each of their inputs, and the offsets of every owned
+// partition, in one transaction. Records and blobs are prepared before it begins. After an error the session ends.
+func (s *session) commit(ctx context.Context, units []*unit) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.p.cfg.TransactionTimeout+requestDeadline)
+	defer cancel()
+	t, err := s.prepare(ctx, units)
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	if err := s.cl.BeginTransaction(); err != nil {
+		return fmt.Errorf("begin transaction: %w", err)
+	}
+	err = t.produce(ctx, s.cl)
+	if err == nil {
+		err = s.commitOffsets(ctx, t)
+	}
+	m := s.p.rt.Metrics
+	if err != nil {
+		m.Transactions.WithLabelValues(s.p.cfg.Stage, "aborted").Inc()
+		return errors.Join(fmt.Errorf("transaction: %w", fenced(err)), s.abort(ctx))
+	}
+	if err := s.cl.EndTransaction(ctx, kgo.TryCommit); err != nil {
+		return fmt.Errorf("commit transaction (whether it was is not known): %w", fenced(err))
+	}
+	m.Transactions.WithLabelValues(s.p.cfg.Stage, "committed").Inc()
+	m.Commit.WithLabelValues(s.p.cfg.Stage).Observe(time.Since(start).Seconds())
+	t.settle(s.p, time.Now())
+	return nil
+}
+
+func (s *session) abort(ctx context.Context) error {
+	if err := s.cl.AbortBufferedRecords(ctx); err != nil {
+		return fmt.Errorf("abort: %w", err)
+	}
+	if err := s.cl.EndTransaction(ctx, kgo.TryAbort); err != nil {
+		return fmt.Errorf("abort: %w", fenced(err))
+	}
+	return nil
+}
+
+// A transaction is the records of one transaction, and who they are of.
+type transaction struct {
+	units   []*unit
+	outputs [][]*kgo.Record // by unit, aligned with Out.Emitted
+	states  [][]*kgo.Record // by unit, aligned with its inputs
+}
+
+func (s *session) prepare(ctx context.Context, units []*unit) (*transaction, error) {
+	t := &transaction{units: units}
+	for _, u := range units {
+		var outputs, states []*kgo.Record
+		for _, e := range u.out.Emitted {
+			r, err := s.p.rt.Encode(ctx, e)
+			if err != nil {
+				return nil, err
+			}
+			outputs = append(outputs, r)
+		}
+		recs, err := u.state(s.p)
+		if err != nil {
+			return nil, err
+		}
+		for _, rec := range recs {
+			r, err := s.p.rt.Encode(ctx, Emission{TopicState, AutoPartition, schemas.Record(rec)})
+			if err != nil {
+				return nil, err
+			}
+			states = append(states, r)
+		}
+		t.outputs, t.states = append(t.outputs, outputs), append(t.states, states)
+	}
+	return t, nil
+}
+
+// produce sends the records and waits until all are acknowledged; then the state records' offsets are known.
+func (t *transaction) produce(ctx context.Context, cl *kgo.Client) error {
+	var mu sync.Mutex
+	var failed error
+	send := func(r *kgo.Record) {
+		cl.Produce(ctx, r, func(_ *kgo.Record, err error) {
+			if err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				failed = err
+			}
+		})
+	}
+	for i, u := range t.units {
+		for _, r := range t.outputs[i] {
+			send(r)
+		}
+		for _, r := range u.poison {
+			send(r)
+		}
+		for _, r := range t.states[i] {
+			send(r)
+		}
+	}
+	if err := cl.Flush(ctx); err != nil {
+		return fmt.Errorf("flush: %w", err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if failed != nil {
+		return fmt.Errorf("produce: %w", failed)
+	}
+	for i, u := range t.units {
+		for j, in := range u.inputs {
+			in.pending = metadataPrefix + strconv.FormatInt(t.states[i][j].Offset, 10)
+		}
+	}
+	return nil
+}
+
+// settle tells the cores that the transaction is durable.
+func (t *transaction) settle(p *Processor, now time.Time) {
+	for i, u := range t.units {
+		if core, ok := u.core.(ProduceObserver); ok {
+			refs := make([]Ref, len(t.outputs[i]))
+			for j, r := range t.outputs[i] {
+				refs[j] = Ref{u.out.Emitted[j].Topic, r.Partition, r.Offset}
+			}
+			core.Produced(refs)
+		}
+		for _, e := range u.out.Emitted {
+			p.rt.Metrics.Emitted.WithLabelValues(p.cfg.Stage, e.Topic).Inc()
+		}
+		for _, in := range u.inputs {
+			p.rt.Metrics.Unfinished.WithLabelValues(p.cfg.Stage, in.topic, strconv.Itoa(int(u.partition))).Set(float64(len(in.set.open)))
+		}
+		u.done(now)
+		if core, ok := u.core.(AsyncCore); ok {
+			core.Committed()
+		}
+	}
+}
+
+// commitOffsets adds the offsets of every owned partition to the transaction: the new ones of its units, and those of
+// partitions that were not touched as they were committed last. Around a rebalance it asks again for a while.
+func (s *session) commitOffsets(ctx context.Context, t *transaction) error {
+	deadline := time.Now().Add(rebalanceGrace)
+	for {
+		err := s.txnOffsetCommit(ctx)
+		retry := errors.Is(err, kerr.IllegalGeneration) || errors.Is(err, kerr.RebalanceInProgress) || errors.Is(err, kerr.CoordinatorLoadInProgress)
+		if !retry || time.Now().After(deadline) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func (s *session) txnOffsetCommit(ctx context.Context) error {
+	id, epoch, err := s.cl.ProducerID(ctx) // every time: the epoch goes up with each transaction (KIP-890)
+	if err != nil {
+		return err
+	}
+	member, generation := s.cl.GroupMetadata()
+	req := kmsg.NewPtrTxnOffsetCommitRequest()
+	req.TransactionalID = s.p.transactionalID()
+	req.Group = s.p.group()
+	req.ProducerID, req.ProducerEpoch = id, epoch
+	req.Generation, req.MemberID = generation, member
+	req.InstanceID = kmsg.StringPtr(s.p.rt.Instance)
+	for _, topic := range s.p.cfg.Inputs {
+		rt := kmsg.NewTxnOffsetCommitRequestTopic()
+		rt.Topic, rt.TopicID = s.p.rt.TopicName(topic), s.topicIDs[topic]
+		for _, u := range s.p.units {
+			in := u.input(topic)
+			metadata := in.metadata
+			if in.pending != "" {
+				metadata = in.pending
+			}
+			if metadata == "" {
+				continue // never touched
+			}
+			rp := kmsg.NewTxnOffsetCommitRequestTopicPartition()
+			rp.Partition, rp.Offset, rp.Metadata = u.partition, in.set.low(), &metadata
+			rt.Partitions = append(rt.Partitions, rp)
+		}
+		if len(rt.Partitions) > 0 {
+			req.Topics = append(req.Topics, rt)
+		}
+	}
+	resp, err := req.RequestWith(ctx, s.cl)
+	if err != nil {
+		return fmt.Errorf("commit offsets: %w", err)
+	}
+	for _, topic := range resp.Topics {
+		for _, part := range topic.Partitions {
+			if err := kerr.ErrorForCode(part.ErrorCode); err != nil {
+				return fmt.Errorf("commit offset of partition %d: %w", part.Partition, err)
+			}
+		}
+	}
+	return nil
+}
+
+// fenced tells an error that says another process has taken this one's name from the others.
+func fenced(err error) error {
+	if errors.Is(err, ErrFenced) {
+		return err
+	}
+	for _, e := range []error{kerr.ProducerFenced, kerr.FencedInstanceID, kerr.InvalidProducerEpoch} {
+		if errors.Is(err, e) {
+			return fmt.Errorf("%w: another process runs under this instance name, or this one slept past its transaction time-out (--instance chooses the name): %w", ErrFenced, err)
+		}
+	}
+	return err
+}
+
+func errorsIsFatal(err error) bool { return errors.Is(err, ErrFatal) || errors.Is(err, ErrFenced) }

@@ -1,0 +1,240 @@
+package pipeline
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/prl-project/prl/schemas"
+)
+
+// A unit is the core of one input partition with all that the shell knows of it.
+type unit struct {
+	partition int32
+	core      Core
+	inputs    []*input // in the order of ProcessorConfig.Inputs; the core's state is in the first's record
+	out       Out      // of what was fed since the last transaction
+	poison    []*kgo.Record
+	fed       bool
+	committed time.Time
+}
+
+// An input is one topic's partition of a unit.
+type input struct {
+	topic    string
+	set      *unfinished
+	position int64 // where the shell last sought or polled to
+	metadata string
+	pending  string // metadata of a transaction whose end is not known
+}
+
+// A commitPoint is what the group knows of a partition: empty metadata where nothing was ever committed.
+type commitPoint struct {
+	offset   int64
+	metadata string
+}
+
+const metadataPrefix = "prl1:"
+
+// stateOffset reads the offset of a state record from a commit's metadata.
+func stateOffset(metadata string) (int64, error) {
+	digits, ok := strings.CutPrefix(metadata, metadataPrefix)
+	at, err := strconv.ParseInt(digits, 10, 64)
+	if !ok || err != nil {
+		return 0, Fatal("the group's offsets carry %q, which prl did not write: another program commits to this group", metadata)
+	}
+	return at, nil
+}
+
+// restore builds the core of a partition from what the group committed: state record, then unfinished records. What
+// the core emits meanwhile was emitted before and is thrown away.
+func (p *Processor) restore(ctx context.Context, partition int32, commits map[string]commitPoint) (*unit, error) {
+	start := time.Now()
+	u := &unit{partition: partition, committed: start}
+	var state []byte
+	open := map[string][]int64{}
+	for i, topic := range p.cfg.Inputs {
+		in := &input{topic: topic, metadata: commits[topic].metadata}
+		u.inputs = append(u.inputs, in)
+		rec, err := p.stateRecord(ctx, in, partition)
+		if err != nil {
+			return nil, err
+		}
+		in.set = newUnfinished(0, nil)
+		if rec != nil {
+			list, err := UnfinishedOffsets(rec.LowOffset, rec.NextOffset, rec.Unfinished)
+			if err != nil {
+				return nil, Fatal("state record of %s/%d: %w", topic, partition, err)
+			}
+			in.set, open[topic] = newUnfinished(rec.NextOffset, list), list
+			if i == 0 {
+				state = rec.Core
+			}
+		}
+		in.position = in.set.next
+	}
+	core, err := p.cfg.New(partition, state)
+	if err != nil {
+		return nil, Fatal("build the core of %s partition %d from %d bytes of state: %w", p.cfg.Stage, partition, len(state), err)
+	}
+	u.core = core
+	for _, in := range u.inputs {
+		recs, err := p.rt.readOffsets(ctx, in.topic, partition, open[in.topic])
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range recs {
+			rec, err := p.rt.Decode(ctx, r)
+			if err != nil {
+				return nil, Fatal("%v was decoded before and is not now: %w", rec.Ref, err)
+			}
+			if err := core.Process(rec, &Out{}); err != nil {
+				return nil, Fatal("%v was accepted before and is not now: %w", rec.Ref, err)
+			}
+		}
+	}
+	p.rt.Metrics.Restore.WithLabelValues(p.cfg.Stage).Observe(time.Since(start).Seconds())
+	return u, nil
+}
+
+// stateRecord reads the state record a commit points at; nil for a partition that is new.
+func (p *Processor) stateRecord(ctx context.Context, in *input, partition int32) (*schemas.StageState, error) {
+	var at int64
+	var err error
+	if in.metadata != "" {
+		at, err = stateOffset(in.metadata)
+	} else {
+		var found, any bool
+		at, found, any, err = p.rt.newestState(ctx, p.cfg.Stage, in.topic, partition)
+		if err == nil && !found {
+			if any {
+				return nil, nil
+			}
+			return nil, p.checkUntouched(ctx)
+		}
+		in.metadata = metadataPrefix + strconv.FormatInt(at, 10)
+	}
+	if err != nil {
+		return nil, err
+	}
+	recs, err := p.rt.readOffsets(ctx, TopicState, statePartition(p.cfg.Stage), []int64{at})
+	if err != nil {
+		return nil, err
+	}
+	state, err := schemas.DecodeAs[*schemas.StageState](recs[0].Value)
+	if err != nil {
+		return nil, Fatal("state record at offset %d: %w", at, err)
+	}
+	if state.Stage != p.cfg.Stage || state.Topic != in.topic || state.Partition != int(partition) {
+		return nil, Fatal("the commit of %s/%d points at the state of %s %s/%d", in.topic, partition, state.Stage, state.Topic, state.Partition)
+	}
+	return state, nil
+}
+
+// state makes the state records of a unit, one per input.
+func (u *unit) state(p *Processor) ([]*schemas.StageState, error) {
+	core, err := u.core.State()
+	if err != nil {
+		return nil, Fatal("state of %s partition %d: %w", p.cfg.Stage, u.partition, err)
+	}
+	var recs []*schemas.StageState
+	for i, in := range u.inputs {
+		low, bits, err := in.set.encode()
+		if err != nil {
+			return nil, Fatal("unfinished set of %s/%d: %w", in.topic, u.partition, err)
+		}
+		rec := &schemas.StageState{
+			Stage: p.cfg.Stage, Topic: in.topic, Partition: int(u.partition), Instance: p.rt.Instance,
+			LowOffset: low, NextOffset: in.set.next, Unfinished: bits, Concurrency: p.cfg.Concurrency,
+		}
+		if i == 0 {
+			rec.Core = core
+		}
+		recs = append(recs, rec)
+	}
+	return recs, nil
+}
+
+// feed gives the core one record. What cannot be decoded or is refused goes to dlq.
+func (u *unit) feed(ctx context.Context, p *Processor, r *kgo.Record) error {
+	rec, err := p.rt.Decode(ctx, r)
+	in := u.input(rec.Topic)
+	if r.Offset < in.set.next {
+		return Fatal("%v came after offset %d was fed", rec.Ref, in.set.next-1)
+	}
+	u.fed = true
+	in.set.feed(r.Offset)
+	p.rt.Metrics.Records.WithLabelValues(p.cfg.Stage, rec.Topic).Inc()
+	if err != nil {
+		return u.undecodable(p, rec, r, err)
+	}
+	emitted, finished := len(u.out.Emitted), len(u.out.Finished)
+	if err := u.core.Process(rec, &u.out); err != nil {
+		if errorsIsFatal(err) {
+			return err
+		}
+		u.out.Emitted, u.out.Finished = u.out.Emitted[:emitted], u.out.Finished[:finished]
+		u.refuse(p, rec, r, err)
+	}
+	return u.finish(finished)
+}
+
+func (u *unit) undecodable(p *Processor, rec Record, r *kgo.Record, reason error) error {
+	finished := len(u.out.Finished)
+	u.refuse(p, rec, r, reason)
+	if core, ok := u.core.(Undecoder); ok {
+		if err := core.Undecodable(rec, reason, &u.out); err != nil {
+			return err
+		}
+	}
+	return u.finish(finished)
+}
+
+// refuse sends a record to dlq, as it came, and finishes it.
+func (u *unit) refuse(p *Processor, rec Record, r *kgo.Record, reason error) {
+	p.rt.Log.Warn("record refused", "stage", p.cfg.Stage, "record", rec.Ref.String(), "error", reason)
+	p.rt.Metrics.Poison.WithLabelValues(p.cfg.Stage, rec.Topic).Inc()
+	u.poison = append(u.poison, &kgo.Record{
+		Topic: p.rt.TopicName(TopicDLQ), Key: []byte(fmt.Sprintf("%s/%d/%d", rec.Topic, rec.Partition, rec.Offset)), Value: r.Value,
+		Headers: append([]kgo.RecordHeader{
+			{Key: "prl-stage", Value: []byte(p.cfg.Stage)},
+			{Key: "prl-error", Value: []byte(reason.Error())},
+			{Key: "prl-key", Value: r.Key},
+		}, r.Headers...),
+	})
+	u.out.Finish(rec.Ref)
+}
+
+// finish takes what the core has finished since index from out of the unfinished set.
+func (u *unit) finish(from int) error {
+	for _, ref := range u.out.Finished[from:] {
+		if in := u.input(ref.Topic); in == nil || ref.Partition != u.partition || !in.set.finish(ref.Offset) {
+			return Fatal("the core finished %v, which it was not fed or had finished", ref)
+		}
+	}
+	return nil
+}
+
+func (u *unit) input(topic string) *input {
+	for _, in := range u.inputs {
+		if in.topic == topic {
+			return in
+		}
+	}
+	return nil
+}
+
+// changed reports whether there is something to commit.
+func (u *unit) changed() bool { return u.fed || u.out.Changed() || len(u.poison) > 0 }
+
+// done forgets what a transaction has committed.
+func (u *unit) done(now time.Time) {
+	u.out, u.poison, u.fed, u.committed = Out{}, nil, false, now
+	for _, in := range u.inputs {
+		in.metadata, in.pending = in.pending, ""
+	}
+}
