@@ -40,9 +40,11 @@ func (s *session) commit(ctx context.Context, units []*unit) error {
 		m.Transactions.WithLabelValues(s.p.cfg.Stage, "aborted").Inc()
 		return errors.Join(fmt.Errorf("transaction: %w", fenced(err)), s.abort(ctx))
 	}
+	Crash(s.p.cfg.Stage + ".before-commit")
 	if err := s.cl.EndTransaction(ctx, kgo.TryCommit); err != nil {
 		return fmt.Errorf("commit transaction (whether it was is not known): %w", fenced(err))
 	}
+	Crash(s.p.cfg.Stage + ".after-commit")
 	m.Transactions.WithLabelValues(s.p.cfg.Stage, "committed").Inc()
 	m.Commit.WithLabelValues(s.p.cfg.Stage).Observe(time.Since(start).Seconds())
 	t.settle(s.p, time.Now())
