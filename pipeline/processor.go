@@ -130,6 +130,8 @@ func (p *Processor) session(ctx context.Context) (err error) {
 		return err
 	}
 	p.tellOld()
+	p.rt.Health.Set(p.cfg.Group, true)
+	defer p.rt.Health.Set(p.cfg.Group, false)
 	for {
 		if err := s.turn(ctx); err != nil {
 			return err

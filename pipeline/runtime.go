@@ -31,6 +31,8 @@ type Runtime struct {
 	Blobs    *Blobs
 	Log      *slog.Logger
 	Metrics  *Metrics
+	Registry prometheus.Registerer // for metrics of a stage's own
+	Health   *Health
 }
 
 // Client makes a Kafka client for the run's brokers.

@@ -1,0 +1,138 @@
+package pipeline
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+	"github.com/pelletier/go-toml/v2/unstable"
+)
+
+// envPrefix starts environment variables that override the configuration: PRL__RUN__MAX_STEPS=5 is run.max_steps = 5.
+const envPrefix = "PRL__"
+
+// A source is one place settings come from, as TOML.
+type source struct {
+	name string // file, or the flag or variable
+	text []byte
+}
+
+// LoadConfig decodes into config, which holds the defaults: the file at path (none if empty), then environment
+// variables, then sets of the form key=value, each over the ones before. validate checks the whole; an error of it that
+// starts with a key is given the file and line where the key stands. An unknown key is an error.
+func LoadConfig(path string, environ, sets []string, config any, validate func() error) error {
+	var sources []source
+	if path != "" {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return fmt.Errorf("read the configuration: %w", err)
+		}
+		sources = append(sources, source{path, text})
+	}
+	for _, kv := range environ {
+		if key, ok := strings.CutPrefix(kv, envPrefix); ok {
+			name, value, _ := strings.Cut(key, "=")
+			key := strings.ToLower(strings.ReplaceAll(name, "__", "."))
+			sources = append(sources, source{"environment variable " + envPrefix + name, setting(key, value)})
+		}
+	}
+	for _, kv := range sets {
+		key, value, ok := strings.Cut(kv, "=")
+		if !ok {
+			return fmt.Errorf("--set %s: want key=value, e.g. --set run.max_steps=10", kv)
+		}
+		sources = append(sources, source{"--set " + kv, setting(strings.TrimSpace(key), value)})
+	}
+	for _, s := range sources {
+		if err := s.decode(config); err != nil {
+			return err
+		}
+	}
+	if err := validate(); err != nil {
+		return locate(err, sources)
+	}
+	return nil
+}
+
+// setting is one key as TOML. A value that is no TOML value is taken as text.
+func setting(key, value string) []byte {
+	line := []byte(key + " = " + strings.TrimSpace(value) + "\n")
+	if toml.Unmarshal(line, &map[string]any{}) == nil {
+		return line
+	}
+	return fmt.Appendf(nil, "%s = %q\n", key, value)
+}
+
+func (s source) decode(config any) error {
+	err := toml.NewDecoder(bytes.NewReader(s.text)).DisallowUnknownFields().Decode(config)
+	var strict *toml.StrictMissingError
+	var bad *toml.DecodeError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &strict):
+		var list []error
+		for i := range strict.Errors {
+			row, _ := strict.Errors[i].Position()
+			list = append(list, fmt.Errorf("%s: unknown key %s", s.at(row), strings.Join(strict.Errors[i].Key(), ".")))
+		}
+		return errors.Join(list...)
+	case errors.As(err, &bad):
+		row, _ := bad.Position()
+		return fmt.Errorf("%s: %s: %s", s.at(row), strings.Join(bad.Key(), "."), strings.TrimPrefix(bad.Error(), "toml: "))
+	}
+	return fmt.Errorf("%s: %w", s.name, err)
+}
+
+func (s source) at(row int) string {
+	if bytes.Count(s.text, []byte("\n")) == 1 && strings.ContainsAny(s.name, " ") {
+		return s.name
+	}
+	return fmt.Sprintf("%s:%d", s.name, row)
+}
+
+// locate puts the file and line of the key an error starts with before it.
+func locate(err error, sources []source) error {
+	key, _, _ := strings.Cut(err.Error(), " ")
+	key = strings.TrimSuffix(strings.TrimSuffix(key, ":"), ",")
+	for _, s := range slices.Backward(sources) {
+		if row := rowOf(s.text, key); row > 0 {
+			return fmt.Errorf("%s: %w", s.at(row), err)
+		}
+	}
+	return err
+}
+
+// rowOf is the line of a dotted key in a TOML text; 0 where it does not stand there.
+func rowOf(text []byte, key string) int {
+	var p unstable.Parser
+	p.Reset(text)
+	table := ""
+	for p.NextExpression() {
+		e := p.Expression()
+		name := dotted(e.Key())
+		switch e.Kind {
+		case unstable.Table, unstable.ArrayTable:
+			table = name + "."
+		case unstable.KeyValue:
+			if table+name == key {
+				k := e.Key()
+				k.Next()
+				return 1 + bytes.Count(text[:k.Node().Raw.Offset], []byte("\n"))
+			}
+		}
+	}
+	return 0
+}
+
+func dotted(it unstable.Iterator) string {
+	var parts []string
+	for it.Next() {
+		parts = append(parts, string(it.Node().Data))
+	}
+	return strings.Join(parts, ".")
+}

@@ -1,0 +1,83 @@
+package pipeline
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Health knows which stages of a process do their work. A nil Health takes everything and says nothing.
+type Health struct {
+	mu    sync.Mutex
+	ready map[string]bool
+}
+
+// Expect names stages that are not ready yet.
+func (h *Health) Expect(stages ...string) {
+	for _, s := range stages {
+		h.Set(s, false)
+	}
+}
+
+// Set says whether a stage does its work.
+func (h *Health) Set(stage string, ready bool) {
+	if h == nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ready == nil {
+		h.ready = map[string]bool{}
+	}
+	h.ready[stage] = ready
+}
+
+func (h *Health) snapshot() (stages map[string]bool, all bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	stages, all = map[string]bool{}, true
+	for s, ok := range h.ready {
+		stages[s] = ok
+		all = all && ok
+	}
+	return stages, all
+}
+
+// ServeTelemetry answers /metrics, /healthz (the process lives) and /readyz (its stages have joined and work) on addr
+// until ctx ends.
+func ServeTelemetry(ctx context.Context, addr string, reg prometheus.Gatherer, h *Health, log *slog.Logger) error {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return fmt.Errorf("serve metrics: %w (--telemetry chooses another address, empty for none)", err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		stages, all := h.snapshot()
+		w.Header().Set("Content-Type", "application/json")
+		if !all {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		if err := json.NewEncoder(w).Encode(stages); err != nil {
+			log.Debug("readyz answer not sent", "error", err)
+		}
+	})
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	log.Info("metrics, healthz and readyz", "addr", "http://"+l.Addr().String())
+	stop := context.AfterFunc(ctx, func() { _ = srv.Close() }) // its error would be the listener's, closed here
+	defer stop()
+	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve metrics: %w", err)
+	}
+	return nil
+}
