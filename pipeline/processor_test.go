@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -38,10 +40,14 @@ func runtimeFor(t testing.TB, brokers []string, instance string) *Runtime {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return newRuntime(brokers, instance, blobs, t.Output())
+}
+
+func newRuntime(brokers []string, instance string, blobs *Blobs, log io.Writer) *Runtime {
 	run := DefaultRunConfig()
 	run.Name = "test"
 	return &Runtime{Run: run, Brokers: brokers, Instance: instance, Blobs: blobs,
-		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: NewMetrics(prometheus.NewRegistry())}
+		Log: slog.New(slog.NewTextHandler(log, nil)), Metrics: NewMetrics(prometheus.NewRegistry())}
 }
 
 // pairs is a toy core: it waits for both traces of a group and emits the group. Its state is the groups it decided.
@@ -150,6 +156,60 @@ func committed(t testing.TB, rt *Runtime, topic string, want int) []Record {
 		recs = append(recs, got...)
 	}
 	return recs
+}
+
+// noMore fails if topic holds more than want committed records.
+func noMore(t testing.TB, rt *Runtime, topic string, want int) {
+	t.Helper()
+	f, err := rt.Follow(topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	recs, err := f.Load(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(recs) != want {
+		t.Errorf("%s holds %d records, want %d", topic, len(recs), want)
+	}
+}
+
+func deleteGroup(t testing.TB, rt *Runtime, group string) {
+	t.Helper()
+	cl, err := rt.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	adm := kadm.NewClient(cl)
+	// A static member stays in the group until it leaves or its session ends.
+	leave := kadm.LeaveGroup(group).InstanceIDs(rt.Instance)
+	if _, err := adm.LeaveGroup(t.Context(), leave); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := adm.DeleteGroup(t.Context(), group)
+	if err == nil {
+		err = resp.Err
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func recreateTopic(t testing.TB, rt *Runtime, topic string) {
+	t.Helper()
+	cl, err := rt.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	if _, err := kadm.NewClient(cl).DeleteTopic(t.Context(), rt.TopicName(topic)); err != nil {
+		t.Fatal(err)
+	}
+	if err := rt.SetUp(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // oncePerGroup fails unless every group from 0 to n-1 is there exactly once.
