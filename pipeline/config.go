@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/pelletier/go-toml/v2"
 	"github.com/pelletier/go-toml/v2/unstable"
@@ -15,16 +16,44 @@ import (
 // envPrefix starts environment variables that override the configuration: PRL__RUN__MAX_STEPS=5 is run.max_steps = 5.
 const envPrefix = "PRL__"
 
+// Duration is a time.Duration that the configuration writes as "90s" or "10m".
+type Duration time.Duration
+
+// UnmarshalText reads what time.ParseDuration takes.
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err != nil {
+		return fmt.Errorf("%q is no duration: write it as 90s, 10m or 1h30m", text)
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// MarshalText writes what UnmarshalText reads.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+func (d Duration) String() string { return time.Duration(d).String() }
+
+// Milliseconds is the duration in milliseconds.
+func (d Duration) Milliseconds() int64 { return time.Duration(d).Milliseconds() }
+
 // A source is one place settings come from, as TOML.
 type source struct {
 	name string // file, or the flag or variable
 	text []byte
 }
 
-// LoadConfig decodes into config, which holds the defaults: the file at path (none if empty), then environment
-// variables, then sets of the form key=value, each over the ones before. validate checks the whole; an error of it that
-// starts with a key is given the file and line where the key stands. An unknown key is an error.
-func LoadConfig(path string, environ, sets []string, config any, validate func() error) error {
+// Config is a whole configuration; its fields hold the defaults before it is loaded.
+type Config interface {
+	// Prepare is told what a source sets before it is decoded, so that tables of a name of the user's have their defaults.
+	Prepare(tree map[string]any)
+	// Validate checks the whole. An error starts with the key it speaks of.
+	Validate() error
+}
+
+// LoadConfig decodes into config the file at path (none if empty), then environment variables, then sets of the form
+// key=value, each over the ones before, and validates it. An unknown key is an error; errors name file and line.
+func LoadConfig(path string, environ, sets []string, config Config) error {
 	var sources []source
 	if path != "" {
 		text, err := os.ReadFile(path)
@@ -52,7 +81,7 @@ func LoadConfig(path string, environ, sets []string, config any, validate func()
 			return err
 		}
 	}
-	if err := validate(); err != nil {
+	if err := config.Validate(); err != nil {
 		return locate(err, sources)
 	}
 	return nil
@@ -67,7 +96,11 @@ func setting(key, value string) []byte {
 	return fmt.Appendf(nil, "%s = %q\n", key, value)
 }
 
-func (s source) decode(config any) error {
+func (s source) decode(config Config) error {
+	tree := map[string]any{}
+	if toml.Unmarshal(s.text, &tree) == nil {
+		config.Prepare(tree)
+	}
 	err := toml.NewDecoder(bytes.NewReader(s.text)).DisallowUnknownFields().Decode(config)
 	var strict *toml.StrictMissingError
 	var bad *toml.DecodeError

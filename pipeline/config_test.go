@@ -12,7 +12,22 @@ type testConfig struct {
 	Envs map[string]testOption `toml:"envs"`
 }
 
+func (c *testConfig) Prepare(tree map[string]any) {
+	envs, _ := tree["envs"].(map[string]any)
+	for name := range envs {
+		if _, ok := c.Envs[name]; !ok {
+			if c.Envs == nil {
+				c.Envs = map[string]testOption{}
+			}
+			c.Envs[name] = testOption{Size: 8}
+		}
+	}
+}
+
+func (c *testConfig) Validate() error { return c.Run.Validate() }
+
 type testOption struct {
+	Size  int            `toml:"size"`
 	Ratio float64        `toml:"ratio"`
 	Open  map[string]any `toml:"options"`
 }
@@ -24,7 +39,7 @@ func load(t *testing.T, text string, environ, sets []string) (testConfig, error)
 		t.Fatal(err)
 	}
 	c := testConfig{Run: DefaultRunConfig()}
-	err := LoadConfig(path, environ, sets, &c, func() error { return c.Run.Validate() })
+	err := LoadConfig(path, environ, sets, &c)
 	return c, err
 }
 
@@ -37,7 +52,7 @@ func TestLoadConfigOverrides(t *testing.T) {
 	if c.Run.Seed != 5 || c.Run.MaxSteps != 7 || c.Run.Name != "set" || c.Run.BatchSize != DefaultRunConfig().BatchSize {
 		t.Errorf("run = %+v", c.Run)
 	}
-	if e := c.Envs["catch"]; e.Ratio != 0.5 || e.Open["rows"] != int64(5) || e.Open["columns"] != int64(9) {
+	if e := c.Envs["catch"]; e.Ratio != 0.5 || e.Size != 8 || e.Open["rows"] != int64(5) || e.Open["columns"] != int64(9) {
 		t.Errorf("envs.catch = %+v", e)
 	}
 }
