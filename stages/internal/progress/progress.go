@@ -1,0 +1,182 @@
+// Package progress is what one sees of a run while it goes, and what it says at its end, from the records of its topics
+// alone.
+//
+// Reads: policies, outcomes, evals, envs, state (of the emitter). It writes nothing and no decision depends on it.
+package progress
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/schemas"
+)
+
+// Topics is what a View wants to be fed, all from the start.
+var Topics = []string{pipeline.TopicPolicies, pipeline.TopicOutcomes, pipeline.TopicEvals, pipeline.TopicState}
+
+// A View is the run as its topics tell it.
+type View struct {
+	// MaxSteps is where the run ends.
+	MaxSteps int64
+	// OpenGroups reads the number of open groups from the emitter's state.
+	OpenGroups func(core []byte) (groups, rollouts int, err error)
+
+	policy      *schemas.PolicyVersion
+	steps       map[int64]map[string]*mean // reward by packed step and env
+	packedStep  int64
+	offPolicy   mean // of the newest packed step
+	offMax      int64
+	fates       map[string]int
+	tokens      int64
+	evals       map[evalKey]*schemas.EvalResult
+	openGroups  int
+	inFlight    int
+	emitterSeen bool
+	rate        rate
+}
+
+type evalKey struct {
+	name    string
+	version int64
+}
+
+type mean struct {
+	sum float64
+	n   int
+}
+
+func (m *mean) add(v float64) { m.sum, m.n = m.sum+v, m.n+1 }
+
+func (m *mean) value() float64 {
+	if m.n == 0 {
+		return 0
+	}
+	return m.sum / float64(m.n)
+}
+
+// rate is tokens per second over the time since the view began.
+type rate struct {
+	start  time.Time
+	tokens int64
+}
+
+// Feed takes one record.
+func (v *View) Feed(r pipeline.Record, now time.Time) {
+	if v.steps == nil {
+		v.steps, v.fates, v.evals = map[int64]map[string]*mean{}, map[string]int{}, map[evalKey]*schemas.EvalResult{}
+	}
+	switch rec := r.Value.(type) {
+	case *schemas.PolicyVersion:
+		v.policy = rec
+	case *schemas.GroupOutcome:
+		v.outcome(rec)
+	case *schemas.EvalResult:
+		v.evals[evalKey{rec.Eval, rec.Version}] = rec
+	case *schemas.StageState:
+		if rec.Stage == "emitter" && len(rec.Core) > 0 && v.OpenGroups != nil {
+			if groups, rollouts, err := v.OpenGroups(rec.Core); err == nil {
+				v.openGroups, v.inFlight, v.emitterSeen = groups, rollouts, true
+			}
+		}
+	}
+	if v.rate.start.IsZero() {
+		v.rate = rate{now, v.tokens}
+	}
+}
+
+func (v *View) outcome(o *schemas.GroupOutcome) {
+	if o.Eval != "" {
+		return
+	}
+	v.fates[o.Fate] += len(o.Rollouts)
+	for _, r := range o.Rollouts {
+		v.tokens += int64(r.Tokens)
+	}
+	if o.Step == nil {
+		return
+	}
+	step := *o.Step
+	if step > v.packedStep {
+		v.packedStep, v.offPolicy, v.offMax = step, mean{}, 0
+	}
+	if v.steps[step] == nil {
+		v.steps[step] = map[string]*mean{}
+	}
+	m := v.steps[step][o.Env]
+	if m == nil {
+		m = &mean{}
+		v.steps[step][o.Env] = m
+	}
+	for _, r := range o.Rollouts {
+		if r.Reward != nil {
+			m.add(*r.Reward)
+		}
+		if r.PolicyStart != nil && step == v.packedStep {
+			off := step - 1 - *r.PolicyStart
+			v.offPolicy.add(float64(off))
+			v.offMax = max(v.offMax, off)
+		}
+	}
+}
+
+// Final reports whether the trainer has published its last version, and which that is.
+func (v *View) Final() (version int64, ok bool) {
+	if v.policy == nil || !v.policy.Final {
+		return 0, false
+	}
+	return v.policy.Version, true
+}
+
+// Ended reports whether nothing is open: the final version is out, every group has its outcome, and every eval of evals
+// has its result for version 0 and the final one.
+func (v *View) Ended(evals []string) bool {
+	final, ok := v.Final()
+	if !ok || v.openGroups > 0 {
+		return false
+	}
+	for _, e := range evals {
+		if v.evals[evalKey{e, 0}] == nil || v.evals[evalKey{e, final}] == nil {
+			return false
+		}
+	}
+	return true
+}
+
+// rewards is the mean reward by environment over the last n packed steps.
+func (v *View) rewards(n int64) map[string]float64 {
+	sums := map[string]*mean{}
+	for step := max(1, v.packedStep-n+1); step <= v.packedStep; step++ {
+		for env, m := range v.steps[step] {
+			if sums[env] == nil {
+				sums[env] = &mean{}
+			}
+			sums[env].sum, sums[env].n = sums[env].sum+m.sum, sums[env].n+m.n
+		}
+	}
+	out := map[string]float64{}
+	for env, m := range sums {
+		out[env] = m.value()
+	}
+	return out
+}
+
+func (v *View) evalNames() []string {
+	names := map[string]bool{}
+	for k := range v.evals {
+		names[k.name] = true
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// newestEval is the eval's result of the highest version.
+func (v *View) newestEval(name string) *schemas.EvalResult {
+	var newest *schemas.EvalResult
+	for k, e := range v.evals {
+		if k.name == name && (newest == nil || e.Version > newest.Version) {
+			newest = e
+		}
+	}
+	return newest
+}
