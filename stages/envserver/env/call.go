@@ -1,0 +1,139 @@
+package env
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"runtime/debug"
+	"strings"
+	"unicode/utf8"
+)
+
+// Call runs a tool of an episode and returns the tool message that answers the call. A name that does not exist, arguments
+// that are no JSON object, lack a property, have one too many or twice, or one of the wrong type, and a [Refusal] by the tool
+// are answered by a message that begins with "error: " and says what was wrong; the tool is not run on a guess. Any other error
+// of the tool, and a panic ([PanicError]), is an error of the infrastructure.
+func Call(ctx context.Context, episode Episode, call ToolCall) (Message, error) {
+	ts, err := toolsOf(episode)
+	if err != nil {
+		return Message{}, err
+	}
+	return ts.call(ctx, episode, call)
+}
+
+func (t *toolset) call(ctx context.Context, episode Episode, call ToolCall) (Message, error) {
+	answer := Message{Role: RoleTool, ToolCallID: call.ID}
+	m, ok := t.byName[call.Name]
+	if !ok {
+		answer.Content = fmt.Sprintf("error: there is no tool %q; %s", call.Name, t.names())
+		return answer, nil
+	}
+	args, err := m.decode(call.Arguments)
+	if err != nil {
+		answer.Content = fmt.Sprintf("error: arguments of %s: %v", call.Name, err)
+		return answer, nil
+	}
+	text, err := m.run(ctx, episode, args)
+	var refusal *Refusal
+	switch {
+	case errors.As(err, &refusal):
+		answer.Content = "error: " + refusal.Message
+	case err != nil:
+		return Message{}, fmt.Errorf("tool %s: %w", call.Name, err)
+	default:
+		answer.Content = text
+	}
+	return answer, nil
+}
+
+func (m *method) run(ctx context.Context, episode Episode, args reflect.Value) (text string, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &PanicError{Value: v, Stack: string(debug.Stack())}
+		}
+	}()
+	out := reflect.ValueOf(episode).Method(m.index).Call([]reflect.Value{reflect.ValueOf(ctx), args})
+	err, _ = out[1].Interface().(error)
+	return out[0].String(), err
+}
+
+// decode makes an arguments struct of JSON text, or says what is wrong with it in words for the model.
+func (m *method) decode(text string) (reflect.Value, error) {
+	if !utf8.ValidString(text) {
+		return reflect.Value{}, errors.New("not UTF-8")
+	}
+	if err := uniqueKeys(text); err != nil {
+		return reflect.Value{}, err
+	}
+	var instance any
+	if err := json.Unmarshal([]byte(text), &instance); err != nil {
+		return reflect.Value{}, fmt.Errorf("not JSON: %w", err)
+	}
+	if _, ok := instance.(map[string]any); !ok {
+		return reflect.Value{}, errors.New("not a JSON object")
+	}
+	if err := m.schema.Validate(instance); err != nil {
+		return reflect.Value{}, errors.New(strings.TrimPrefix(err.Error(), "validating root: "))
+	}
+	args := reflect.New(m.args)
+	d := json.NewDecoder(strings.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(args.Interface()); err != nil {
+		return reflect.Value{}, err
+	}
+	return args.Elem(), nil
+}
+
+// uniqueKeys refuses an object that names a property twice, at any depth: encoding/json would silently take the last one. Text
+// that is no JSON passes; it is refused elsewhere.
+func uniqueKeys(text string) error {
+	d := json.NewDecoder(bytes.NewReader([]byte(text)))
+	type level struct {
+		keys map[string]bool // nil in an array
+		key  bool            // the next token is a key
+	}
+	var levels []level
+	for {
+		token, err := d.Token()
+		if err == io.EOF || err != nil {
+			return nil
+		}
+		var top *level
+		if n := len(levels); n > 0 {
+			top = &levels[n-1]
+		}
+		if name, ok := token.(string); ok && top != nil && top.key {
+			if top.keys[name] {
+				return fmt.Errorf("property %q is given twice", name)
+			}
+			top.keys[name], top.key = true, false
+			continue
+		}
+		if top != nil && top.keys != nil {
+			top.key = true
+		}
+		switch token {
+		case json.Delim('{'):
+			levels = append(levels, level{keys: map[string]bool{}, key: true})
+		case json.Delim('['):
+			levels = append(levels, level{})
+		case json.Delim('}'), json.Delim(']'):
+			levels = levels[:len(levels)-1]
+		}
+	}
+}
+
+func (t *toolset) names() string {
+	if len(t.tools) == 0 {
+		return "there are no tools here"
+	}
+	names := make([]string, len(t.tools))
+	for i, tool := range t.tools {
+		names[i] = tool.Name
+	}
+	return "there are: " + strings.Join(names, ", ")
+}

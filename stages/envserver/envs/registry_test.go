@@ -1,0 +1,63 @@
+package envs
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/pelletier/go-toml/v2"
+
+	"github.com/prl-project/prl/stages/envserver/env"
+)
+
+// strict decodes TOML as the configuration file is decoded.
+func strict(text string) func(any) error {
+	return func(config any) error {
+		return toml.NewDecoder(strings.NewReader(text)).DisallowUnknownFields().Decode(config)
+	}
+}
+
+func TestNamesAreThoseOfTheEnvironments(t *testing.T) {
+	for _, name := range Names() {
+		e, err := Open(name, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := e.Info().Name; got != name {
+			t.Errorf("environment %q calls itself %q", name, got)
+		}
+	}
+}
+
+func TestOptions(t *testing.T) {
+	e, err := Open("catch", strict("columns = 5\nrows = 7"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := e.Info().MaxTurns; got != 6 {
+		t.Errorf("MaxTurns %d on seven rows, want 6", got)
+	}
+	e, err = Open("wordle", func(config any) error {
+		return json.Unmarshal([]byte(`{"words": 200, "weights": {"valid": 0.5}}`), config)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := e.Info(); got.Tasks(env.Train)+got.Tasks(env.Eval) != 200 {
+		t.Errorf("%+v with words = 200", got)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	for _, test := range []struct{ name, options, want string }{
+		{"nim", "", "catch, reverse-text, wordle"},
+		{"catch", "colums = 5", "strict mode"},
+		{"catch", "columns = 5", "rows"},
+		{"wordle", "[weights]\nsolve = 1", "strict mode"},
+		{"reverse-text", "min_length = 'x'", "MinLength"},
+	} {
+		if _, err := Open(test.name, strict(test.options)); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s with %q: error %v, want one with %q", test.name, test.options, err, test.want)
+		}
+	}
+}

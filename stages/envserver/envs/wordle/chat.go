@@ -1,0 +1,113 @@
+package wordle
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/prl-project/prl/stages/envserver/env"
+)
+
+// chatGame takes guesses as text.
+type chatGame struct{ *game }
+
+// Prompt implements [env.Episode].
+func (g *chatGame) Prompt() []env.Message {
+	if g.cfg.Prompt == "compact" {
+		return []env.Message{env.User(".")}
+	}
+	return []env.Message{
+		env.System(g.rules() + " Answer each message with your guess as <guess>word</guess>."),
+		env.User(fmt.Sprintf("Make your first guess; you have %d.", g.cfg.Guesses)),
+	}
+}
+
+// rules is the game in words.
+func (g *game) rules() string {
+	text := "You play Wordle: find a secret five-letter English word. After each guess you see a mark for each of its letters: " +
+		"g if the letter is right, y if it is elsewhere in the word, . if the word does not have it (or not as often). " +
+		"A guess that is not an English word tells nothing and uses up a turn."
+	if g.cfg.Mode == "hard" {
+		text += " Every guess must use what is known: green letters in place, yellow ones somewhere; others are refused and use up a turn."
+	}
+	return text
+}
+
+// Reply implements [env.Episode].
+func (g *chatGame) Reply(_ context.Context, reply env.Message) (env.Turn, error) {
+	guess, first := g.find(reply.Content)
+	h, refusal := g.guess(guess)
+	if g.cfg.CharRewards {
+		g.charRewards = append(g.charRewards, g.credit(reply.Content, guess, first, h))
+	}
+	if g.over() {
+		return env.Turn{Done: true}, nil
+	}
+	return env.Turn{Messages: []env.Message{env.User(g.answerTo(h, refusal))}}, nil
+}
+
+// answerTo is what the policy sees after a guess.
+func (g *game) answerTo(h hint, refusal string) string {
+	switch {
+	case g.cfg.Prompt == "compact" && refusal != "":
+		return "x"
+	case g.cfg.Prompt == "compact":
+		return h.String()
+	case refusal != "":
+		return fmt.Sprintf("Refused: %s. Guesses left: %d.", refusal, g.cfg.Guesses-g.turns)
+	default:
+		return fmt.Sprintf("%s\n%s\nGuesses left: %d.", h.guess, h, g.cfg.Guesses-g.turns)
+	}
+}
+
+// find is the guess in a reply, in lower case, and the byte at which it stands.
+func (g *chatGame) find(reply string) (guess string, first int) {
+	end := len(reply)
+	if g.cfg.Prompt == "full" {
+		const open, shut = "<guess>", "</guess>"
+		if i := strings.LastIndex(reply, open); i >= 0 {
+			first = i + len(open)
+			if j := strings.Index(reply[first:], shut); j >= 0 {
+				end = first + j
+			}
+		}
+	}
+	first = end - len(strings.TrimLeftFunc(reply[first:end], unicode.IsSpace))
+	return lower(strings.TrimRightFunc(reply[first:end], unicode.IsSpace)), first
+}
+
+// lower lowers the letters A to Z, so that no byte moves.
+func lower(text string) string {
+	b := []byte(text)
+	for i, c := range b {
+		if 'A' <= c && c <= 'Z' {
+			b[i] = c + 'a' - 'A'
+		}
+	}
+	return string(b)
+}
+
+// credit says which characters of a reply earned what; the package comment has the rule.
+func (g *chatGame) credit(reply, guess string, first int, h hint) env.CharRewards {
+	w := g.cfg.Weights
+	rewards := make(env.CharRewards, utf8.RuneCountInString(reply)+1)
+	at := utf8.RuneCountInString(reply[:first])
+	for i := range g.lexicon.spelled(guess) { // these are letters a to z: a byte each
+		rewards[at+i] += w.Spelling / length
+	}
+	if h.guess == "" {
+		return rewards
+	}
+	for i, m := range h.marks {
+		switch m {
+		case green:
+			rewards[at+i] += w.Green / length
+		case yellow:
+			rewards[at+i] += w.Yellow / length
+		}
+	}
+	rewards[len(rewards)-1] = w.Valid + w.Solved*env.Bool(g.solved)
+	return rewards
+}
