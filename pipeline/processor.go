@@ -173,7 +173,7 @@ func (s *session) options() []kgo.Opt {
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ConsumerGroup(p.group()), kgo.InstanceID(p.rt.Instance), kgo.ConsumeTopics(topics...), kgo.Balancers(balancer),
 		kgo.SessionTimeout(6 * time.Second), kgo.HeartbeatInterval(time.Second),
-		kgo.DisableAutoCommit(), kgo.RequireStableFetchOffsets(), kgo.BlockRebalanceOnPoll(),
+		kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.OnOffsetsFetched(s.fetched), kgo.AdjustFetchOffsetsFn(s.positions),
 		kgo.OnPartitionsRevoked(s.revoked), kgo.OnPartitionsLost(s.lost),

@@ -1,0 +1,96 @@
+package pipeline
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/prl-project/prl/schemas"
+)
+
+func bigTrace(tokens int) *schemas.Trace {
+	t := trace(1, 0)
+	t.Nodes = []schemas.Node{{
+		Parent: -1, Role: "assistant", TokenIDs: bytes.Repeat([]byte{1, 2, 3, 0}, tokens), Mask: bytes.Repeat([]byte{1}, tokens),
+		Logprobs: schemas.PackFloat32s(make([]float32, tokens)),
+	}}
+	return t
+}
+
+func TestClaimCheck(t *testing.T) {
+	rt, _ := testRuntime(t)
+	want := bigTrace(1 << 20) // 9 MiB
+	sent := bigTrace(1 << 20)
+	r, err := rt.Encode(t.Context(), Emission{TopicTraces, AutoPartition, sent})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Value) > MaxRecordBytes {
+		t.Fatalf("the record has %d bytes", len(r.Value))
+	}
+	got, err := rt.Decode(t.Context(), &kgo.Record{Topic: r.Topic, Value: r.Value})
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := got.Value.(*schemas.Trace).Nodes[0]
+	if !bytes.Equal(node.TokenIDs, want.Nodes[0].TokenIDs) || !bytes.Equal(node.Mask, want.Nodes[0].Mask) || !bytes.Equal(node.Logprobs, want.Nodes[0].Logprobs) {
+		t.Error("the tensors came back otherwise")
+	}
+	if small := bigTrace(10); len(mustEncode(t, rt, small).Value) > 1000 || len(small.Blobs) > 0 {
+		t.Error("a small record was checked in")
+	}
+}
+
+func mustEncode(t *testing.T, rt *Runtime, v schemas.Record) *kgo.Record {
+	t.Helper()
+	r, err := rt.Encode(t.Context(), Emission{TopicTraces, AutoPartition, v})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestClaimCheckRefusesWrongBlobs changes a blob behind the record's back.
+func TestClaimCheckRefusesWrongBlobs(t *testing.T) {
+	rt, _ := testRuntime(t)
+	r := mustEncode(t, rt, bigTrace(1<<20))
+	files, err := filepath.Glob(filepath.Join(rt.Blobs.dir, tensorPrefix, "*"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no blobs: %v", err)
+	}
+	if err := os.WriteFile(files[0], []byte("other"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rt.Decode(t.Context(), r); err == nil || !strings.Contains(err.Error(), "is not the one its record names") {
+		t.Fatalf("error %v", err)
+	}
+}
+
+func TestBlobsPutMendsATornBlob(t *testing.T) {
+	rt, _ := testRuntime(t)
+	ref, err := rt.Blobs.Put(t.Context(), "weights", []byte("whole"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(rt.Blobs.dir, filepath.FromSlash(ref.URI)), []byte("wh"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rt.Blobs.Put(t.Context(), "weights", []byte("whole")); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := rt.Blobs.Get(t.Context(), ref); err != nil || string(data) != "whole" {
+		t.Fatalf("%q, %v", data, err)
+	}
+}
+
+func TestSetUpRefusesOtherPartitions(t *testing.T) {
+	rt, _ := testRuntime(t)
+	rt.Run.TracePartitions = 5
+	if err := rt.SetUp(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "test.traces has 3 partitions, this configuration asks for 5") {
+		t.Fatalf("error %v", err)
+	}
+}
