@@ -93,7 +93,11 @@ func UnfinishedOffsets(low, next int64, deflated []byte) ([]int64, error) {
 	var list []int64
 	for i, b := range set {
 		for ; b != 0; b &= b - 1 {
-			list = append(list, low+int64(i)*8+int64(bits.TrailingZeros8(b)))
+			o := low + int64(i)*8 + int64(bits.TrailingZeros8(b))
+			if o >= next {
+				return nil, fmt.Errorf("unfinished set names offset %d, the next one is %d", o, next)
+			}
+			list = append(list, o)
 		}
 	}
 	return list, nil

@@ -70,8 +70,7 @@ func FuzzUnfinishedOffsets(f *testing.F) {
 			return
 		}
 		for i, o := range list {
-			// The last byte may hold bits beyond next; a set that prl wrote has none.
-			if o < low || i > 0 && o <= list[i-1] {
+			if o < low || o >= next || i > 0 && o <= list[i-1] {
 				t.Fatalf("offset %d of a set from %d to %d", o, low, next)
 			}
 		}

@@ -32,15 +32,21 @@ type Record interface {
 
 // A codec is one version of one record's schema.
 type codec struct {
-	name  string
-	avro  *goavro.Codec
-	plain []byte // header of the single-object encoding
+	name   string
+	avro   *goavro.Codec
+	writer *goavro.Codec // same bytes, from entries in order in place of maps
+	plain  []byte        // header of the single-object encoding
 }
+
+// maxBlock bounds what a hostile message makes goavro allocate before it has seen the items: it reserves room for as
+// many as an array or map claims to have in a block. Longer ones are written in several blocks.
+const maxBlock = 1 << 14
 
 var registry = sync.OnceValue(func() (r struct {
 	byFingerprint map[uint64]*codec
 	newest        map[string]*codec
 }) {
+	goavro.MaxBlockCount = maxBlock
 	r.byFingerprint, r.newest = map[uint64]*codec{}, map[string]*codec{}
 	for _, pattern := range []string{"versions/*.avsc", "*.avsc"} {
 		names, err := fs.Glob(files, pattern)
@@ -75,22 +81,61 @@ func newCodec(schema []byte) (*codec, error) {
 	if err != nil {
 		return nil, err
 	}
+	var tree any
+	if err := json.Unmarshal(schema, &tree); err != nil {
+		return nil, err
+	}
+	entries := 0
+	withEntries, err := json.Marshal(ordered(tree, &entries))
+	if err != nil {
+		return nil, err
+	}
+	writer, err := goavro.NewCodec(string(withEntries))
+	if err != nil {
+		return nil, err
+	}
 	header := binary.LittleEndian.AppendUint64([]byte{0xC3, 0x01}, avro.Rabin)
-	return &codec{named.Name, avro, header}, nil
+	return &codec{named.Name, avro, writer, header}, nil
 }
 
-// Encode gives the single-object encoding of r in the newest version of its schema.
+// ordered replaces every map of a schema by an array of (key, value) records. Avro encodes both to the same bytes, but
+// goavro writes a map in Go's random order, and equal records must be equal bytes (I6). n names the entries' types.
+func ordered(t any, n *int) any {
+	switch t := t.(type) {
+	case []any:
+		for i := range t {
+			t[i] = ordered(t[i], n)
+		}
+	case map[string]any:
+		for _, k := range []string{"fields", "type", "items", "values"} {
+			if _, ok := t[k]; ok {
+				t[k] = ordered(t[k], n)
+			}
+		}
+		if t["type"] == "map" {
+			*n++
+			return map[string]any{"type": "array", "items": map[string]any{
+				"type": "record", "name": fmt.Sprintf("MapEntry%d", *n), "fields": []any{
+					map[string]any{"name": "key", "type": "string"}, map[string]any{"name": "value", "type": t["values"]},
+				}}}
+		}
+	}
+	return t
+}
+
+// Encode gives the single-object encoding of r in the newest version of its schema. Equal records give equal bytes.
 func Encode(r Record) ([]byte, error) {
 	c := registry().newest[r.SchemaName()]
 	buf := append(make([]byte, 0, 512), c.plain...)
-	buf, err := c.avro.BinaryFromNative(buf, r.native())
+	buf, err := c.writer.BinaryFromNative(buf, r.native())
 	if err != nil {
 		return nil, fmt.Errorf("encode %s: %w", c.name, err)
 	}
 	return buf, nil
 }
 
-// Decode reads a single-object encoding of any version of any record and validates it.
+// Decode reads a single-object encoding of any version of any record and validates it. Tensors and bytes of the record
+// share b's memory.
 func Decode(b []byte) (Record, error) {
 	if len(b) < 10 || b[0] != 0xC3 || b[1] != 0x01 {
 		return nil, fmt.Errorf("not an Avro single-object encoding (%d bytes)", len(b))
@@ -100,10 +145,18 @@ func Decode(b []byte) (Record, error) {
 	if !ok {
 		return nil, fmt.Errorf("schema %016x is not one this version of prl knows", fingerprint)
 	}
-	return c.decode(b[10:])
+	r, err := c.read(b[10:])
+	if err != nil {
+		return nil, err
+	}
+	if err := r.Validate(); err != nil {
+		return nil, fmt.Errorf("invalid %s: %w", c.name, err)
+	}
+	return r, nil
 }
 
-func (c *codec) decode(b []byte) (Record, error) {
+// read decodes what follows the header.
+func (c *codec) read(b []byte) (Record, error) {
 	native, rest, err := c.avro.NativeFromBinary(b)
 	if err != nil {
 		return nil, fmt.Errorf("decode %s: %w", c.name, err)
@@ -113,9 +166,6 @@ func (c *codec) decode(b []byte) (Record, error) {
 	}
 	r := newRecord(c.name)
 	r.fromNative(native.(map[string]any))
-	if err := r.Validate(); err != nil {
-		return nil, fmt.Errorf("invalid %s: %w", c.name, err)
-	}
 	return r, nil
 }
 
@@ -132,6 +182,9 @@ func DecodeAs[T Record](b []byte) (T, error) {
 	}
 	return t, nil
 }
+
+// New makes an empty record of the name its schema gives it; nil where there is none of that name.
+func New(name string) Record { return newRecord(name) }
 
 // Schema is the newest Avro schema of the named record, as JSON.
 func Schema(name string) (string, error) {

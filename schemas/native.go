@@ -1,7 +1,13 @@
 package schemas
 
+import (
+	"maps"
+	"slices"
+)
+
 // The conversions below join the generated types to goavro's native form: records are maps, unions are maps of one
-// entry named by the branch, a field that an old schema lacks is nil and becomes the zero value.
+// entry named by the branch, a field that an old schema lacks is nil and becomes the zero value. A map is written as
+// its entries in the order of their keys (see ordered) and read as a map.
 
 func nonNil(b []byte) []byte {
 	if b == nil {
@@ -18,10 +24,11 @@ func listOf[T any](s []T, native func(*T) any) []any {
 	return out
 }
 
-func mapOf[T any](m map[string]T, native func(*T) any) map[string]any {
-	out := make(map[string]any, len(m))
-	for k, v := range m {
-		out[k] = native(&v)
+func mapOf[T any](m map[string]T, native func(*T) any) []any {
+	out := make([]any, 0, len(m))
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		v := m[k]
+		out = append(out, map[string]any{"key": k, "value": native(&v)})
 	}
 	return out
 }
@@ -81,5 +88,5 @@ func asBytes(n any) []byte {
 	if len(v) == 0 {
 		return nil
 	}
-	return v
+	return slices.Clip(v) // it shares the message's memory: appending must not overwrite what follows
 }

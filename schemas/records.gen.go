@@ -68,23 +68,23 @@ func (*Trace) SchemaName() string { return "Trace" }
 
 // EnvInfo is how an environment server announces an environment; the emitter learns all it knows of it here.
 type EnvInfo struct {
-	Env string
+	Env string `avro:"env"`
 	// Version: version of the environment's code and data
-	Version string
+	Version string `avro:"version"`
 	// Instance: server that announces it
-	Instance string
+	Instance string `avro:"instance"`
 	// TrainTasks: number of training tasks
-	TrainTasks int64
+	TrainTasks int64 `avro:"train_tasks"`
 	// EvalTasks: number of held-out tasks
-	EvalTasks int64
+	EvalTasks int64 `avro:"eval_tasks"`
 	// GroupScoring: one Task holds a whole group, scored together
-	GroupScoring bool
+	GroupScoring bool `avro:"group_scoring"`
 	// MaxTurns: assistant turns after which a rollout is cut
-	MaxTurns int
+	MaxTurns int `avro:"max_turns"`
 	// Tools: JSON array of the tools' names, descriptions and schemas; empty without tools
-	Tools string
+	Tools string `avro:"tools"`
 	// Baselines: reward on the eval split of policies that need no model, by name: random, blind, copy
-	Baselines map[string]float64
+	Baselines map[string]float64 `avro:"baselines"`
 }
 
 func (r *EnvInfo) native() map[string]any {
@@ -95,7 +95,7 @@ func (r *EnvInfo) native() map[string]any {
 		"train_tasks":   r.TrainTasks,
 		"eval_tasks":    r.EvalTasks,
 		"group_scoring": r.GroupScoring,
-		"max_turns":     int32(r.MaxTurns),
+		"max_turns":     r.MaxTurns,
 		"tools":         r.Tools,
 		"baselines":     mapOf(r.Baselines, func(v *float64) any { return *v }),
 	}
@@ -115,26 +115,26 @@ func (r *EnvInfo) fromNative(m map[string]any) {
 
 // EvalResult is one eval of one policy version.
 type EvalResult struct {
-	Eval     string
-	Env      string
-	Version  int64
-	Examples int64
+	Eval     string `avro:"eval"`
+	Env      string `avro:"env"`
+	Version  int64  `avro:"version"`
+	Examples int64  `avro:"examples"`
 	// K: rollouts per example
-	K int
+	K int `avro:"k"`
 	// Episodes: rollouts that ended without error
-	Episodes int64
+	Episodes int64 `avro:"episodes"`
 	// Errored: rollouts that failed; outside the means
-	Errored int64
+	Errored int64 `avro:"errored"`
 	// AvgAtK: mean over examples of the mean reward of their rollouts
-	AvgAtK float64
+	AvgAtK float64 `avro:"avg_at_k"`
 	// PassAtK: chance that one of k rollouts reaches the pass threshold (arXiv:2107.03374), mean over examples
-	PassAtK float64
+	PassAtK float64 `avro:"pass_at_k"`
 	// Rewards: mean of each component over the rollouts it applies to
-	Rewards map[string]float64
+	Rewards map[string]float64 `avro:"rewards"`
 	// Metrics: mean of each metric
-	Metrics map[string]float64
+	Metrics map[string]float64 `avro:"metrics"`
 	// Baselines: as EnvInfo gave them
-	Baselines map[string]float64
+	Baselines map[string]float64 `avro:"baselines"`
 }
 
 func (r *EvalResult) native() map[string]any {
@@ -143,7 +143,7 @@ func (r *EvalResult) native() map[string]any {
 		"env":       r.Env,
 		"version":   r.Version,
 		"examples":  r.Examples,
-		"k":         int32(r.K),
+		"k":         r.K,
 		"episodes":  r.Episodes,
 		"errored":   r.Errored,
 		"avg_at_k":  r.AvgAtK,
@@ -171,29 +171,29 @@ func (r *EvalResult) fromNative(m map[string]any) {
 
 // RolloutFate is what became of one rollout of a group.
 type RolloutFate struct {
-	RolloutIndex int
-	Attempt      int
+	RolloutIndex int `avro:"rollout_index"`
+	Attempt      int `avro:"attempt"`
 	// Fate: packed, filtered, stale, overlong, errored, timed_out, cancelled or evaluated; empty while undecided
-	Fate string
+	Fate string `avro:"fate"`
 	// Reward: weighted sum of the rewards that apply; null where none does or the rollout failed
-	Reward *float64
+	Reward *float64 `avro:"reward"`
 	// PolicyStart: lowest policy version among its sampled tokens
-	PolicyStart *int64
+	PolicyStart *int64 `avro:"policy_start"`
 	// Tokens: tokens of all its branches
-	Tokens    int
-	Truncated bool
+	Tokens    int  `avro:"tokens"`
+	Truncated bool `avro:"truncated"`
 	// Error: type and message of the first error; empty without one
-	Error string
+	Error string `avro:"error"`
 }
 
 func (r *RolloutFate) native() map[string]any {
 	return map[string]any{
-		"rollout_index": int32(r.RolloutIndex),
-		"attempt":       int32(r.Attempt),
+		"rollout_index": r.RolloutIndex,
+		"attempt":       r.Attempt,
 		"fate":          r.Fate,
 		"reward":        optionOf("double", r.Reward, func(v *float64) any { return *v }),
 		"policy_start":  optionOf("long", r.PolicyStart, func(v *int64) any { return *v }),
-		"tokens":        int32(r.Tokens),
+		"tokens":        r.Tokens,
 		"truncated":     r.Truncated,
 		"error":         r.Error,
 	}
@@ -212,18 +212,18 @@ func (r *RolloutFate) fromNative(m map[string]any) {
 
 // GroupOutcome is the one fate of a group and of each of its rollouts.
 type GroupOutcome struct {
-	Env string
+	Env string `avro:"env"`
 	// Eval: name of the eval; empty for training
-	Eval      string
-	GroupID   int64
-	TaskIndex int64
+	Eval      string `avro:"eval"`
+	GroupID   int64  `avro:"group_id"`
+	TaskIndex int64  `avro:"task_index"`
 	// Fate: packed, filtered, stale, overlong, errored, timed_out, cancelled or evaluated
-	Fate string
+	Fate string `avro:"fate"`
 	// Step: the training step it was packed into
-	Step *int64
+	Step *int64 `avro:"step"`
 	// Filter: the filter that took it; empty otherwise
-	Filter   string
-	Rollouts []RolloutFate
+	Filter   string        `avro:"filter"`
+	Rollouts []RolloutFate `avro:"rollouts"`
 }
 
 func (r *GroupOutcome) native() map[string]any {
@@ -252,15 +252,15 @@ func (r *GroupOutcome) fromNative(m map[string]any) {
 
 // MetricPoint is one value of one curve of the run page.
 type MetricPoint struct {
-	Name     string
-	Stage    string
-	Instance string
+	Name     string `avro:"name"`
+	Stage    string `avro:"stage"`
+	Instance string `avro:"instance"`
 	// Step: training step, where the metric has one
-	Step   *int64
-	Value  float64
-	Labels map[string]string
+	Step   *int64            `avro:"step"`
+	Value  float64           `avro:"value"`
+	Labels map[string]string `avro:"labels"`
 	// TimeMs: when it was written, milliseconds since 1970 UTC
-	TimeMs int64
+	TimeMs int64 `avro:"time_ms"`
 }
 
 func (r *MetricPoint) native() map[string]any {
@@ -287,20 +287,20 @@ func (r *MetricPoint) fromNative(m map[string]any) {
 
 // PackedSample says where a packed sample came from.
 type PackedSample struct {
-	Env          string
-	GroupID      int64
-	RolloutIndex int
-	Branch       int
+	Env          string `avro:"env"`
+	GroupID      int64  `avro:"group_id"`
+	RolloutIndex int    `avro:"rollout_index"`
+	Branch       int    `avro:"branch"`
 	// PolicyStart: null for a frozen policy
-	PolicyStart *int64
+	PolicyStart *int64 `avro:"policy_start"`
 }
 
 func (r *PackedSample) native() map[string]any {
 	return map[string]any{
 		"env":           r.Env,
 		"group_id":      r.GroupID,
-		"rollout_index": int32(r.RolloutIndex),
-		"branch":        int32(r.Branch),
+		"rollout_index": r.RolloutIndex,
+		"branch":        r.Branch,
 		"policy_start":  optionOf("long", r.PolicyStart, func(v *int64) any { return *v }),
 	}
 }
@@ -316,8 +316,8 @@ func (r *PackedSample) fromNative(m map[string]any) {
 // LossTokens is the step's number of tokens of one loss component, over all ranks and micro-batches.
 type LossTokens struct {
 	// Component: rl
-	Component string
-	Tokens    int64
+	Component string `avro:"component"`
+	Tokens    int64  `avro:"tokens"`
 }
 
 func (r *LossTokens) native() map[string]any {
@@ -335,13 +335,13 @@ func (r *LossTokens) fromNative(m map[string]any) {
 // BlobRef names bytes that live in the blob store.
 type BlobRef struct {
 	// Path: the field the bytes were taken from, e.g. nodes.3.logprobs; empty where the reference is the value itself
-	Path string
+	Path string `avro:"path"`
 	// URI: key in the run's blob store
-	URI string
+	URI string `avro:"uri"`
 	// Bytes: length
-	Bytes int64
+	Bytes int64 `avro:"bytes"`
 	// SHA256: SHA-256 of the bytes, in hex
-	SHA256 string
+	SHA256 string `avro:"sha256"`
 }
 
 func (r *BlobRef) native() map[string]any {
@@ -362,39 +362,39 @@ func (r *BlobRef) fromNative(m map[string]any) {
 
 // MicroBatch is one forward and backward pass of one data-parallel rank.
 type MicroBatch struct {
-	Step  int64
-	Rank  int
-	Ranks int
+	Step  int64 `avro:"step"`
+	Rank  int   `avro:"rank"`
+	Ranks int   `avro:"ranks"`
 	// Index: within the step and rank, from 0
-	Index int
+	Index int `avro:"index"`
 	// Count: micro-batches of this rank in this step
-	Count int
+	Count int `avro:"count"`
 	// SeqLens: lengths of the packed samples; shape [s], sum n; empty for a dummy
-	SeqLens Int32s
+	SeqLens Int32s `avro:"seq_lens"`
 	// TokenIDs: shape [n]
-	TokenIDs Int32s
+	TokenIDs Int32s `avro:"token_ids"`
 	// Mask: shape [n]
-	Mask Uint8s
+	Mask Uint8s `avro:"mask"`
 	// Logprobs: shape [n]
-	Logprobs Float32s
+	Logprobs Float32s `avro:"logprobs"`
 	// Advantages: shape [n]
-	Advantages Float32s
+	Advantages Float32s `avro:"advantages"`
 	// Temperatures: shape [n]
-	Temperatures Float32s
+	Temperatures Float32s `avro:"temperatures"`
 	// Samples: shape [s]
-	Samples    []PackedSample
-	LossTokens []LossTokens
+	Samples    []PackedSample `avro:"samples"`
+	LossTokens []LossTokens   `avro:"loss_tokens"`
 	// Blobs: tensors kept in the blob store
-	Blobs []BlobRef
+	Blobs []BlobRef `avro:"blobs"`
 }
 
 func (r *MicroBatch) native() map[string]any {
 	return map[string]any{
 		"step":         r.Step,
-		"rank":         int32(r.Rank),
-		"ranks":        int32(r.Ranks),
-		"index":        int32(r.Index),
-		"count":        int32(r.Count),
+		"rank":         r.Rank,
+		"ranks":        r.Ranks,
+		"index":        r.Index,
+		"count":        r.Count,
 		"seq_lens":     nonNil(r.SeqLens),
 		"token_ids":    nonNil(r.TokenIDs),
 		"mask":         nonNil(r.Mask),
@@ -436,28 +436,28 @@ func (r *MicroBatch) tensors(path string, visit func(path string, data *[]byte))
 // PolicyVersion publishes the weights after a step; the record is the trainer's commit.
 type PolicyVersion struct {
 	// Version: 0 at the start
-	Version int64
+	Version int64 `avro:"version"`
 	// Step: the step that made it; 0 for version 0
-	Step int64
+	Step int64 `avro:"step"`
 	// Kind: full, delta or lora
-	Kind string
+	Kind string `avro:"kind"`
 	// BaseSHA256: of the weights a delta or adapter applies to; empty for full
-	BaseSHA256 string
+	BaseSHA256 string `avro:"base_sha256"`
 	// Weights: safetensors
-	Weights BlobRef
+	Weights BlobRef `avro:"weights"`
 	// Config: Hugging Face config.json
-	Config BlobRef
+	Config BlobRef `avro:"config"`
 	// Tokenizer: Hugging Face tokenizer.json
-	Tokenizer BlobRef
+	Tokenizer BlobRef `avro:"tokenizer"`
 	// Checkpoint: optimizer state with which training resumes here; null where only weights were kept
-	Checkpoint *BlobRef
+	Checkpoint *BlobRef `avro:"checkpoint"`
 	// NextOffsets: of every rank's partition of batches
-	NextOffsets []int64
+	NextOffsets []int64 `avro:"next_offsets"`
 	// Final: no step follows
-	Final bool
+	Final bool `avro:"final"`
 	// Skipped: the gradient was not finite; the weights are those of the version before
-	Skipped bool
-	Metrics map[string]float64
+	Skipped bool               `avro:"skipped"`
+	Metrics map[string]float64 `avro:"metrics"`
 }
 
 func (r *PolicyVersion) native() map[string]any {
@@ -495,25 +495,25 @@ func (r *PolicyVersion) fromNative(m map[string]any) {
 // Request asks the emitter for training tasks; it is named by (group, index, attempt) or (step, wave).
 type Request struct {
 	// Kind: refill or wave
-	Kind         string
-	GroupID      int64
-	RolloutIndex int
-	Attempt      int
-	Step         int64
-	Wave         int
+	Kind         string `avro:"kind"`
+	GroupID      int64  `avro:"group_id"`
+	RolloutIndex int    `avro:"rollout_index"`
+	Attempt      int    `avro:"attempt"`
+	Step         int64  `avro:"step"`
+	Wave         int    `avro:"wave"`
 	// Rollouts: rollouts that are missing
-	Rollouts int
+	Rollouts int `avro:"rollouts"`
 }
 
 func (r *Request) native() map[string]any {
 	return map[string]any{
 		"kind":          r.Kind,
 		"group_id":      r.GroupID,
-		"rollout_index": int32(r.RolloutIndex),
-		"attempt":       int32(r.Attempt),
+		"rollout_index": r.RolloutIndex,
+		"attempt":       r.Attempt,
 		"step":          r.Step,
-		"wave":          int32(r.Wave),
-		"rollouts":      int32(r.Rollouts),
+		"wave":          r.Wave,
+		"rollouts":      r.Rollouts,
 	}
 }
 
@@ -529,27 +529,27 @@ func (r *Request) fromNative(m map[string]any) {
 
 // Sample is one branch of a rollout, ready to train on.
 type Sample struct {
-	RolloutIndex int
+	RolloutIndex int `avro:"rollout_index"`
 	// Branch: index of the branch within the rollout
-	Branch int
+	Branch int `avro:"branch"`
 	// TokenIDs: shape [n]
-	TokenIDs Int32s
+	TokenIDs Int32s `avro:"token_ids"`
 	// Mask: 1 where the token is trained on; shape [n]
-	Mask Uint8s
+	Mask Uint8s `avro:"mask"`
 	// Logprobs: under the policy that sampled; shape [n]
-	Logprobs Float32s
+	Logprobs Float32s `avro:"logprobs"`
 	// Advantages: 0 where mask is 0; shape [n]
-	Advantages Float32s
+	Advantages Float32s `avro:"advantages"`
 	// Temperatures: of each token's sampling; 1 where mask is 0; shape [n]
-	Temperatures Float32s
+	Temperatures Float32s `avro:"temperatures"`
 	// PolicyStart: lowest version among the sampled tokens; null for a frozen policy
-	PolicyStart *int64
+	PolicyStart *int64 `avro:"policy_start"`
 }
 
 func (r *Sample) native() map[string]any {
 	return map[string]any{
-		"rollout_index": int32(r.RolloutIndex),
-		"branch":        int32(r.Branch),
+		"rollout_index": r.RolloutIndex,
+		"branch":        r.Branch,
 		"token_ids":     nonNil(r.TokenIDs),
 		"mask":          nonNil(r.Mask),
 		"logprobs":      nonNil(r.Logprobs),
@@ -580,27 +580,27 @@ func (r *Sample) tensors(path string, visit func(path string, data *[]byte)) {
 
 // SampleGroup is a scored group: its samples, or why it has none.
 type SampleGroup struct {
-	Env       string
-	GroupID   int64
-	TaskIndex int64
+	Env       string `avro:"env"`
+	GroupID   int64  `avro:"group_id"`
+	TaskIndex int64  `avro:"task_index"`
 	// Emitted: rollouts that were emitted for the group
-	Emitted int
+	Emitted int `avro:"emitted"`
 	// Step: training step the group belongs to in ordered mode; 0 otherwise
-	Step int64
+	Step int64 `avro:"step"`
 	// Wave: wave of that step, from 1; 0 outside ordered mode
-	Wave int
+	Wave int `avro:"wave"`
 	// WaveFirst: first group id of the wave
-	WaveFirst int64
+	WaveFirst int64 `avro:"wave_first"`
 	// WaveLast: last group id of the wave
-	WaveLast int64
+	WaveLast int64 `avro:"wave_last"`
 	// Reason: why there are no samples: filtered, errored, timed_out, cancelled, stale; empty where there are
-	Reason string
+	Reason string `avro:"reason"`
 	// Filter: the filter that took it; empty otherwise
-	Filter   string
-	Rollouts []RolloutFate
-	Samples  []Sample
+	Filter   string        `avro:"filter"`
+	Rollouts []RolloutFate `avro:"rollouts"`
+	Samples  []Sample      `avro:"samples"`
 	// Blobs: tensors kept in the blob store
-	Blobs []BlobRef
+	Blobs []BlobRef `avro:"blobs"`
 }
 
 func (r *SampleGroup) native() map[string]any {
@@ -608,9 +608,9 @@ func (r *SampleGroup) native() map[string]any {
 		"env":        r.Env,
 		"group_id":   r.GroupID,
 		"task_index": r.TaskIndex,
-		"emitted":    int32(r.Emitted),
+		"emitted":    r.Emitted,
 		"step":       r.Step,
-		"wave":       int32(r.Wave),
+		"wave":       r.Wave,
 		"wave_first": r.WaveFirst,
 		"wave_last":  r.WaveLast,
 		"reason":     r.Reason,
@@ -645,33 +645,33 @@ func (r *SampleGroup) tensors(path string, visit func(path string, data *[]byte)
 
 // StageState is what a stage has not finished of one input partition; it is written in the transaction that changes it.
 type StageState struct {
-	Stage     string
-	Topic     string
-	Partition int
-	Instance  string
+	Stage     string `avro:"stage"`
+	Topic     string `avro:"topic"`
+	Partition int    `avro:"partition"`
+	Instance  string `avro:"instance"`
 	// LowOffset: oldest unfinished record
-	LowOffset int64
+	LowOffset int64 `avro:"low_offset"`
 	// NextOffset: first record not yet fed to the core
-	NextOffset int64
+	NextOffset int64 `avro:"next_offset"`
 	// Unfinished: deflated bitset over [low_offset, next_offset): 1 = unfinished
-	Unfinished []byte
+	Unfinished []byte `avro:"unfinished"`
 	// Core: the core's own state
-	Core []byte
+	Core []byte `avro:"core"`
 	// Concurrency: rollouts an environment server runs at a time; 0 for other stages
-	Concurrency int
+	Concurrency int `avro:"concurrency"`
 }
 
 func (r *StageState) native() map[string]any {
 	return map[string]any{
 		"stage":       r.Stage,
 		"topic":       r.Topic,
-		"partition":   int32(r.Partition),
+		"partition":   r.Partition,
 		"instance":    r.Instance,
 		"low_offset":  r.LowOffset,
 		"next_offset": r.NextOffset,
 		"unfinished":  nonNil(r.Unfinished),
 		"core":        nonNil(r.Core),
-		"concurrency": int32(r.Concurrency),
+		"concurrency": r.Concurrency,
 	}
 }
 
@@ -689,49 +689,49 @@ func (r *StageState) fromNative(m map[string]any) {
 
 // Task asks for one rollout, or for a whole group where the environment scores groups.
 type Task struct {
-	Env string
+	Env string `avro:"env"`
 	// Eval: name of the eval; empty for training
-	Eval string
+	Eval string `avro:"eval"`
 	// GroupID: dense from 0 within the run's training, or within the eval
-	GroupID int64
+	GroupID int64 `avro:"group_id"`
 	// GroupSize: rollouts in the group
-	GroupSize int
+	GroupSize int `avro:"group_size"`
 	// RolloutIndex: 0 to group_size-1; -1 asks for the whole group
-	RolloutIndex int
+	RolloutIndex int `avro:"rollout_index"`
 	// Attempt: 0 at first; a refill raises it
-	Attempt int
+	Attempt int `avro:"attempt"`
 	// Split: train or eval
-	Split string
+	Split string `avro:"split"`
 	// TaskIndex: index into the split
-	TaskIndex int64
+	TaskIndex int64 `avro:"task_index"`
 	// Task: JSON of the task; empty lets the environment look it up by split and index
-	Task string
+	Task string `avro:"task"`
 	// GroupSeed: seed of the environment, equal for the whole group
-	GroupSeed int64
+	GroupSeed int64 `avro:"group_seed"`
 	// Seed: seed of the rollout's sampling; does not depend on the attempt
-	Seed int64
+	Seed int64 `avro:"seed"`
 	// PinVersion: policy version that must serve the rollout; null for the newest
-	PinVersion *int64
+	PinVersion *int64 `avro:"pin_version"`
 	// Step: training step the group belongs to in ordered mode; 0 otherwise
-	Step int64
+	Step int64 `avro:"step"`
 	// Wave: wave of that step, from 1; 0 outside ordered mode
-	Wave int
+	Wave int `avro:"wave"`
 	// WaveFirst: first group id of the wave
-	WaveFirst int64
+	WaveFirst int64 `avro:"wave_first"`
 	// WaveLast: last group id of the wave
-	WaveLast int64
+	WaveLast int64 `avro:"wave_last"`
 	// Temperature: above 0 for training
-	Temperature float64
+	Temperature float64 `avro:"temperature"`
 	// TopP: 1 for training
-	TopP float64
+	TopP float64 `avro:"top_p"`
 	// MaxTokens: sampled tokens a model call may return
-	MaxTokens int
+	MaxTokens int `avro:"max_tokens"`
 	// MaxRolloutTokens: tokens of a whole branch, after which the rollout is cut
-	MaxRolloutTokens int
+	MaxRolloutTokens int `avro:"max_rollout_tokens"`
 	// TimeoutMs: duration a rollout may take, from its start
-	TimeoutMs int64
+	TimeoutMs int64 `avro:"timeout_ms"`
 	// MaxOffPolicySteps: bound of I3, for early cancelling; -1 for none
-	MaxOffPolicySteps int
+	MaxOffPolicySteps int `avro:"max_off_policy_steps"`
 }
 
 func (r *Task) native() map[string]any {
@@ -739,9 +739,9 @@ func (r *Task) native() map[string]any {
 		"env":                  r.Env,
 		"eval":                 r.Eval,
 		"group_id":             r.GroupID,
-		"group_size":           int32(r.GroupSize),
-		"rollout_index":        int32(r.RolloutIndex),
-		"attempt":              int32(r.Attempt),
+		"group_size":           r.GroupSize,
+		"rollout_index":        r.RolloutIndex,
+		"attempt":              r.Attempt,
 		"split":                r.Split,
 		"task_index":           r.TaskIndex,
 		"task":                 r.Task,
@@ -749,15 +749,15 @@ func (r *Task) native() map[string]any {
 		"seed":                 r.Seed,
 		"pin_version":          optionOf("long", r.PinVersion, func(v *int64) any { return *v }),
 		"step":                 r.Step,
-		"wave":                 int32(r.Wave),
+		"wave":                 r.Wave,
 		"wave_first":           r.WaveFirst,
 		"wave_last":            r.WaveLast,
 		"temperature":          r.Temperature,
 		"top_p":                r.TopP,
-		"max_tokens":           int32(r.MaxTokens),
-		"max_rollout_tokens":   int32(r.MaxRolloutTokens),
+		"max_tokens":           r.MaxTokens,
+		"max_rollout_tokens":   r.MaxRolloutTokens,
 		"timeout_ms":           r.TimeoutMs,
-		"max_off_policy_steps": int32(r.MaxOffPolicySteps),
+		"max_off_policy_steps": r.MaxOffPolicySteps,
 	}
 }
 
@@ -788,10 +788,10 @@ func (r *Task) fromNative(m map[string]any) {
 
 // ToolCall is a call the policy made.
 type ToolCall struct {
-	ID   string
-	Name string
+	ID   string `avro:"id"`
+	Name string `avro:"name"`
 	// Arguments: JSON, as the policy wrote it
-	Arguments string
+	Arguments string `avro:"arguments"`
 }
 
 func (r *ToolCall) native() map[string]any {
@@ -811,13 +811,13 @@ func (r *ToolCall) fromNative(m map[string]any) {
 // VersionRun says which policy version made the tokens from an offset on.
 type VersionRun struct {
 	// Offset: index of the first token, within the node
-	Offset  int
-	Version int64
+	Offset  int   `avro:"offset"`
+	Version int64 `avro:"version"`
 }
 
 func (r *VersionRun) native() map[string]any {
 	return map[string]any{
-		"offset":  int32(r.Offset),
+		"offset":  r.Offset,
 		"version": r.Version,
 	}
 }
@@ -830,34 +830,34 @@ func (r *VersionRun) fromNative(m map[string]any) {
 // Node is one message of a rollout's message graph.
 type Node struct {
 	// Parent: index of the parent node; -1 at a root
-	Parent int
+	Parent int `avro:"parent"`
 	// Role: system, user, assistant or tool
-	Role      string
-	Content   string
-	ToolCalls []ToolCall
+	Role      string     `avro:"role"`
+	Content   string     `avro:"content"`
+	ToolCalls []ToolCall `avro:"tool_calls"`
 	// ToolCallID: the call a tool message answers
-	ToolCallID string
+	ToolCallID string `avro:"tool_call_id"`
 	// TokenIDs: the node's tokens, template scaffolding included; shape [n]
-	TokenIDs Int32s
+	TokenIDs Int32s `avro:"token_ids"`
 	// Mask: 1 where the policy sampled the token; shape [n]
-	Mask Uint8s
+	Mask Uint8s `avro:"mask"`
 	// Logprobs: after temperature, of each token; 0 where mask is 0; shape [n]
-	Logprobs Float32s
+	Logprobs Float32s `avro:"logprobs"`
 	// TokenRewards: the environment's reward of each token; empty, or shape [n]
-	TokenRewards Float32s
+	TokenRewards Float32s `avro:"token_rewards"`
 	// RefLogprobs: a teacher's log-probabilities; empty, or shape [n]
-	RefLogprobs Float32s
+	RefLogprobs Float32s `avro:"ref_logprobs"`
 	// RefModel: the teacher; empty without ref_logprobs
-	RefModel string
+	RefModel string `avro:"ref_model"`
 	// Temperature: sampling temperature; 0 where nothing was sampled
-	Temperature float64
+	Temperature float64 `avro:"temperature"`
 	// Versions: as inference reported them; several where weights were swapped meanwhile
-	Versions []VersionRun
+	Versions []VersionRun `avro:"versions"`
 }
 
 func (r *Node) native() map[string]any {
 	return map[string]any{
-		"parent":        int32(r.Parent),
+		"parent":        r.Parent,
 		"role":          r.Role,
 		"content":       r.Content,
 		"tool_calls":    listOf(r.ToolCalls, func(v *ToolCall) any { return v.native() }),
@@ -900,9 +900,9 @@ func (r *Node) tensors(path string, visit func(path string, data *[]byte)) {
 // TraceError is a failure of the infrastructure; what the policy does wrong is never one.
 type TraceError struct {
 	// Type: timed_out, cancelled, stale, crashed, model, environment, undecodable
-	Type      string
-	Message   string
-	Traceback string
+	Type      string `avro:"type"`
+	Message   string `avro:"message"`
+	Traceback string `avro:"traceback"`
 }
 
 func (r *TraceError) native() map[string]any {
@@ -921,11 +921,11 @@ func (r *TraceError) fromNative(m map[string]any) {
 
 // Timing holds durations in milliseconds.
 type Timing struct {
-	SetupMs float64
+	SetupMs float64 `avro:"setup_ms"`
 	// GenerationMs: waiting for the model
-	GenerationMs  float64
-	EnvironmentMs float64
-	ScoringMs     float64
+	GenerationMs  float64 `avro:"generation_ms"`
+	EnvironmentMs float64 `avro:"environment_ms"`
+	ScoringMs     float64 `avro:"scoring_ms"`
 }
 
 func (r *Timing) native() map[string]any {
@@ -946,54 +946,54 @@ func (r *Timing) fromNative(m map[string]any) {
 
 // Trace is the record of one rollout: its message graph with tokens, its rewards, and how it ended.
 type Trace struct {
-	Env        string
-	EnvVersion string
+	Env        string `avro:"env"`
+	EnvVersion string `avro:"env_version"`
 	// Eval: name of the eval; empty for training
-	Eval         string
-	GroupID      int64
-	GroupSize    int
-	RolloutIndex int
-	Attempt      int
+	Eval         string `avro:"eval"`
+	GroupID      int64  `avro:"group_id"`
+	GroupSize    int    `avro:"group_size"`
+	RolloutIndex int    `avro:"rollout_index"`
+	Attempt      int    `avro:"attempt"`
 	// GroupRun: id of the run of a group-scored task; empty otherwise
-	GroupRun  string
-	Split     string
-	TaskIndex int64
+	GroupRun  string `avro:"group_run"`
+	Split     string `avro:"split"`
+	TaskIndex int64  `avro:"task_index"`
 	// Task: JSON of the task as played, unknown fields included
-	Task      string
-	GroupSeed int64
-	Seed      int64
+	Task      string `avro:"task"`
+	GroupSeed int64  `avro:"group_seed"`
+	Seed      int64  `avro:"seed"`
 	// PinVersion: the version the task named
-	PinVersion *int64
+	PinVersion *int64 `avro:"pin_version"`
 	// Step: training step the group belongs to in ordered mode; 0 otherwise
-	Step int64
+	Step int64 `avro:"step"`
 	// Wave: wave of that step, from 1; 0 outside ordered mode
-	Wave int
+	Wave int `avro:"wave"`
 	// WaveFirst: first group id of the wave
-	WaveFirst int64
+	WaveFirst int64 `avro:"wave_first"`
 	// WaveLast: last group id of the wave
-	WaveLast int64
-	Nodes    []Node
+	WaveLast int64  `avro:"wave_last"`
+	Nodes    []Node `avro:"nodes"`
 	// Rewards: by component; null where it does not apply
-	Rewards map[string]*float64
+	Rewards map[string]*float64 `avro:"rewards"`
 	// Reward: weighted sum of the components that apply; null if none does: outside the baseline, not trained, not an error
-	Reward  *float64
-	Metrics map[string]float64
+	Reward  *float64           `avro:"reward"`
+	Metrics map[string]float64 `avro:"metrics"`
 	// Errors: not empty: the rollout failed and has no reward
-	Errors []TraceError
-	Timing Timing
+	Errors []TraceError `avro:"errors"`
+	Timing Timing       `avro:"timing"`
 	// StopReason: why the episode ended: done, max_turns, max_tokens, deadline, or the environment's own word
-	StopReason string
+	StopReason string `avro:"stop_reason"`
 	// Truncated: cut by a limit on the policy; still scored
-	Truncated bool
+	Truncated bool `avro:"truncated"`
 	// PolicyStart: lowest version among the sampled tokens; null for a frozen policy or without such tokens
-	PolicyStart *int64
+	PolicyStart *int64 `avro:"policy_start"`
 	// PolicyEnd: highest version among the sampled tokens
-	PolicyEnd *int64
-	Model     string
+	PolicyEnd *int64 `avro:"policy_end"`
+	Model     string `avro:"model"`
 	// Instance: server that ran it; the emitter for those it ended itself
-	Instance string
+	Instance string `avro:"instance"`
 	// Blobs: tensors kept in the blob store
-	Blobs []BlobRef
+	Blobs []BlobRef `avro:"blobs"`
 }
 
 func (r *Trace) native() map[string]any {
@@ -1002,9 +1002,9 @@ func (r *Trace) native() map[string]any {
 		"env_version":   r.EnvVersion,
 		"eval":          r.Eval,
 		"group_id":      r.GroupID,
-		"group_size":    int32(r.GroupSize),
-		"rollout_index": int32(r.RolloutIndex),
-		"attempt":       int32(r.Attempt),
+		"group_size":    r.GroupSize,
+		"rollout_index": r.RolloutIndex,
+		"attempt":       r.Attempt,
 		"group_run":     r.GroupRun,
 		"split":         r.Split,
 		"task_index":    r.TaskIndex,
@@ -1013,7 +1013,7 @@ func (r *Trace) native() map[string]any {
 		"seed":          r.Seed,
 		"pin_version":   optionOf("long", r.PinVersion, func(v *int64) any { return *v }),
 		"step":          r.Step,
-		"wave":          int32(r.Wave),
+		"wave":          r.Wave,
 		"wave_first":    r.WaveFirst,
 		"wave_last":     r.WaveLast,
 		"nodes":         listOf(r.Nodes, func(v *Node) any { return v.native() }),

@@ -32,6 +32,23 @@ type field struct {
 	Type any    `json:"type"`
 }
 
+// UnmarshalJSON reads a field. The attribute tensor, which says what packed bytes hold, is the field's and not the
+// type's: goavro would take a type with attributes of its own into the fingerprint, against the specification.
+func (f *field) UnmarshalJSON(raw []byte) error {
+	type plain field
+	attributes := struct {
+		*plain
+		Tensor string `json:"tensor"`
+	}{plain: (*plain)(f)}
+	if err := json.Unmarshal(raw, &attributes); err != nil {
+		return err
+	}
+	if attributes.Tensor != "" {
+		f.Type = map[string]any{"type": f.Type, "tensor": attributes.Tensor}
+	}
+	return nil
+}
+
 func main() {
 	log.SetFlags(0)
 	log.SetPrefix("schemas/gen: ")
@@ -124,7 +141,7 @@ func (g *generator) record(s schema) error {
 		if f.Doc != "" {
 			fmt.Fprintf(w, "// %s: %s\n", goName(f.Name), f.Doc)
 		}
-		fmt.Fprintf(w, "%s %s\n", goName(f.Name), goType(f.Type))
+		fmt.Fprintf(w, "%s %s `avro:%q`\n", goName(f.Name), goType(f.Type), f.Name)
 	}
 	fmt.Fprintf(w, "}\n\nfunc (r *%s) native() map[string]any {\nreturn map[string]any{\n", s.Name)
 	for _, f := range flat.Fields {
@@ -296,10 +313,7 @@ func goType(t any) string {
 func toNative(t any, v string) string {
 	switch kindOf(t) {
 	case "primitive":
-		switch t {
-		case "int":
-			return "int32(" + v + ")"
-		case "bytes":
+		if t == "bytes" {
 			return "nonNil(" + v + ")"
 		}
 		return v

@@ -116,3 +116,19 @@ func lock(ctx context.Context, dir string) (unlock func(), err error) {
 		}
 	}
 }
+
+// Remove deletes a run's folder runDir, the data of its broker in dir included, once no broker holds it.
+func Remove(ctx context.Context, dir, runDir string) error {
+	if _, err := os.Stat(runDir); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	unlock, err := lock(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := os.RemoveAll(runDir); err != nil {
+		return fmt.Errorf("remove the earlier run: %w", err)
+	}
+	return nil
+}
