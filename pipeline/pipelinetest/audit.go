@@ -1,8 +1,4 @@
-// Package audit reads every topic of a run and checks the invariants that can be seen there: I1 (one outcome), I2 (trained
-// at most once, and none lost), I3 (staleness bound), and that policy versions are one unbroken row.
-//
-// Reads: all topics. It writes nothing.
-package audit
+package pipelinetest
 
 import (
 	"context"
@@ -12,8 +8,8 @@ import (
 	"github.com/prl-project/prl/schemas"
 )
 
-// Report is what an audit counted and what it found wrong.
-type Report struct {
+// Audit is what the topics of a run hold, and what is wrong with them.
+type Audit struct {
 	Groups, Rollouts, Traces, Packed int
 	Versions                         int64
 	Violations                       []string
@@ -22,7 +18,7 @@ type Report struct {
 // maxViolations bounds how many are told one by one.
 const maxViolations = 50
 
-func (r *Report) violate(format string, args ...any) {
+func (r *Audit) violate(format string, args ...any) {
 	if len(r.Violations) < maxViolations {
 		r.Violations = append(r.Violations, fmt.Sprintf(format, args...))
 	}
@@ -45,8 +41,10 @@ type groupKey struct {
 
 type rolloutBranch struct{ rollout, branch int }
 
-// Run audits the run of rt, whose environments are envs. With ended every group must have its outcome.
-func Run(ctx context.Context, rt *pipeline.Runtime, envs []string, ended bool) (*Report, error) {
+// AuditRun reads every topic of the run of rt, whose environments are envs, and checks the invariants that can be seen
+// there: I1 (one outcome), I2 (trained at most once, and none lost), I3 (staleness bound), and that policy versions are
+// one unbroken row. With ended every group must have its outcome.
+func AuditRun(ctx context.Context, rt *pipeline.Runtime, envs []string, ended bool) (*Audit, error) {
 	topics := []string{pipeline.TopicTraces, pipeline.TopicEvalTraces, pipeline.TopicSamples, pipeline.TopicOutcomes, pipeline.TopicBatches, pipeline.TopicPolicies}
 	for _, e := range envs {
 		topics = append(topics, pipeline.TopicTasks(e))
@@ -71,7 +69,7 @@ func Run(ctx context.Context, rt *pipeline.Runtime, envs []string, ended bool) (
 type auditor struct {
 	run    pipeline.RunConfig
 	groups map[groupKey]*group
-	report Report
+	report Audit
 }
 
 func (a *auditor) group(eval string, id int64) *group {

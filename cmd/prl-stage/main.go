@@ -1,0 +1,204 @@
+// Command prl-stage runs one stage of prl, or all of them.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/stages"
+	"github.com/prl-project/prl/stages/broker"
+)
+
+const description = `prl trains language models with reinforcement learning: every hop is a Kafka topic, every stage can be killed at any time, every rollout can be asked with SQL.
+
+Stages: all (everything here, with an embedded broker), broker, emitter, envserver, inference, scorer, packer, trainer, eval, sink.
+
+  prl-stage --stage all --config configs/demo.toml
+  prl-stage --stage envserver --env wordle
+  prl-stage --stage trainer
+
+Settings come from --config, then from variables PRL__SECTION__KEY, then from --set, each over the ones before.`
+
+type flags struct {
+	Stage     string   `required:"" help:"Stage to run." placeholder:"NAME"`
+	Config    string   `help:"TOML file with the settings." type:"existingfile" placeholder:"FILE"`
+	Set       []string `help:"One setting over those of the file, e.g. run.max_steps=10." placeholder:"KEY=VALUE" sep:"none"`
+	Run       string   `help:"Name of the run (run.name)." placeholder:"NAME"`
+	Brokers   []string `help:"Bootstrap addresses of Kafka, or: embedded." placeholder:"HOST:PORT"`
+	Env       []string `help:"Environment that --stage envserver serves; may be repeated." placeholder:"NAME"`
+	Instance  string   `help:"Name of this process that survives restarts; default: host name and the first free number." placeholder:"NAME"`
+	Leave     bool     `help:"Give the partitions up for good at the end (scaling down), instead of keeping them for a restart."`
+	Fresh     bool     `help:"Throw away what an earlier run of this name left (embedded broker only)."`
+	Telemetry *string  `help:"Address of /metrics, /healthz and /readyz; empty for none." placeholder:"HOST:PORT"`
+	LogLevel  string   `help:"debug, info, warn or error." enum:"debug,info,warn,error,default" default:"default"`
+	Child     bool     `hidden:"" help:"The broker ends with the process that started it."`
+}
+
+func main() {
+	var f flags
+	kong.Parse(&f, kong.Name("prl-stage"), kong.Description(description), kong.UsageOnError())
+	if err := run(f); err != nil {
+		fmt.Fprintln(os.Stderr, "prl-stage:", err)
+		os.Exit(1)
+	}
+}
+
+func run(f flags) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	go func() { // the first signal stops in order, the second at once
+		<-ctx.Done()
+		stop()
+	}()
+	cfg, err := configure(f)
+	if err != nil {
+		return err
+	}
+	if f.Stage == "broker" {
+		return serveBroker(ctx, f, cfg)
+	}
+	if f.Stage == "all" {
+		return runAll(ctx, f, cfg)
+	}
+	stage, err := stages.Find(f.Stage)
+	if err != nil {
+		return err
+	}
+	if cfg.Brokers[0] == stages.Embedded {
+		return fmt.Errorf("--stage %s needs a broker it shares with the others: start `prl-stage --stage broker` and give --brokers localhost:9092", f.Stage)
+	}
+	return runOne(ctx, f, cfg, stage)
+}
+
+func configure(f flags) (*stages.Config, error) {
+	cfg := stages.DefaultConfig()
+	sets := f.Set
+	if f.Run != "" {
+		sets = append(sets, fmt.Sprintf("run.name=%q", f.Run))
+	}
+	if f.Telemetry != nil {
+		sets = append(sets, fmt.Sprintf("telemetry=%q", *f.Telemetry))
+	}
+	if err := pipeline.LoadConfig(f.Config, os.Environ(), sets, cfg); err != nil {
+		return nil, err
+	}
+	if len(f.Brokers) > 0 {
+		cfg.Brokers = f.Brokers
+	}
+	return cfg, nil
+}
+
+func logger(f flags, usual slog.Level) *slog.Logger {
+	level := usual
+	if f.LogLevel != "default" {
+		if err := level.UnmarshalText([]byte(f.LogLevel)); err != nil {
+			level = usual
+		}
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+}
+
+// brokerDir holds the data of the run's embedded broker.
+func brokerDir(cfg *stages.Config) string { return filepath.Join(cfg.RunDir(), "broker") }
+
+func serveBroker(ctx context.Context, f flags, cfg *stages.Config) error {
+	ready := func(string) {}
+	if f.Child {
+		ctx = broker.WithParent(context.WithoutCancel(ctx))
+		ready = broker.AnnounceReady
+	}
+	return broker.Serve(ctx, brokerDir(cfg), cfg.Broker, logger(f, slog.LevelInfo), ready)
+}
+
+func runAll(ctx context.Context, f flags, cfg *stages.Config) (err error) {
+	log := logger(f, slog.LevelWarn)
+	brokers := cfg.Brokers
+	if len(f.Brokers) == 0 || f.Brokers[0] == stages.Embedded {
+		if f.Fresh {
+			if err := broker.Remove(ctx, brokerDir(cfg), cfg.RunDir()); err != nil {
+				return err
+			}
+		}
+		child, err := broker.StartChild(brokerDir(cfg), "--stage", "broker", "--child", "--run", cfg.Run.Name,
+			"--set", fmt.Sprintf("dir=%q", cfg.Dir), "--set", `broker.listen="localhost:0"`)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, child.Stop()) }()
+		brokers = []string{child.Addr}
+	} else if f.Fresh {
+		return fmt.Errorf("--fresh deletes the data of an embedded broker; on %v choose another --run instead", brokers)
+	}
+	instance := f.Instance
+	if instance == "" {
+		instance = "all"
+	}
+	return withApp(ctx, f, cfg, brokers, instance, log, func(ctx context.Context, a *stages.App) error {
+		return a.RunAll(ctx, os.Stdout)
+	})
+}
+
+func runOne(ctx context.Context, f flags, cfg *stages.Config, stage stages.Stage) error {
+	log := logger(f, slog.LevelInfo)
+	instance := f.Instance
+	if instance == "" {
+		name, release, err := pipeline.ClaimInstance(filepath.Join(cfg.RunDir(), "locks"), stage.Name)
+		if err != nil {
+			return err
+		}
+		defer func() {
+			if err := release(); err != nil {
+				log.Warn("instance lock not released", "error", err)
+			}
+		}()
+		instance = name
+	}
+	log = log.With("stage", stage.Name, "instance", instance)
+	return withApp(ctx, f, cfg, cfg.Brokers, instance, log, func(ctx context.Context, a *stages.App) error {
+		runner, err := stage.New(a)
+		if err != nil {
+			return err
+		}
+		log.Info("stage runs", "run", cfg.Run.Name, "brokers", cfg.Brokers)
+		return runner.Run(ctx)
+	})
+}
+
+// withApp runs work with an app, its topics set up and its telemetry served.
+func withApp(ctx context.Context, f flags, cfg *stages.Config, brokers []string, instance string, log *slog.Logger, work func(context.Context, *stages.App) error) (err error) {
+	app, err := stages.NewApp(cfg, brokers, instance, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, app.Close()) }()
+	app.Serve, app.Runtime.Leave = f.Env, f.Leave
+	if err := app.SetUp(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	served := make(chan error, 1)
+	go func() {
+		if cfg.Telemetry == "" {
+			served <- nil
+			return
+		}
+		err := pipeline.ServeTelemetry(ctx, cfg.Telemetry, app.Registry, app.Runtime.Health, log)
+		if err != nil {
+			cancel(err)
+		}
+		served <- err
+	}()
+	err = work(ctx, app)
+	cancel(nil)
+	return errors.Join(err, <-served)
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+)
+
+// orderedConfig is a small run in ordered mode.
+const orderedConfig = "configs/ordered.toml"
+
+const runDeadline = 3 * time.Minute
+
+// all starts the whole pipeline in ordered mode with its data in dir.
+func all(t *testing.T, dir string, env []string, sets ...string) *process {
+	t.Helper()
+	args := []string{"--stage", "all", "--config", orderedConfig, "--run", "test", "--telemetry", "", "--set", "dir=" + dir, "--set", "inference.listen=localhost:0"}
+	for _, s := range sets {
+		args = append(args, "--set", s)
+	}
+	return startStage(t, env, args...)
+}
+
+// TestInvariant_Determinism runs one seed in ordered mode with evals on and off, and with one and three partitions of
+// traces: the weights end with the same bytes. Another seed ends with others.
+func TestInvariant_Determinism(t *testing.T) {
+	want := ""
+	for _, sets := range [][]string{
+		nil,
+		{"evals.catch.interval=2"},
+		{"run.trace_partitions=1"},
+	} {
+		name := strings.Join(append([]string{"seed 1"}, sets...), " ")
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			got := finalWeights(t, all(t, dir, nil, sets...).ended(t, runDeadline))
+			audit(t, dir, "test", sets...)
+			if want == "" {
+				want = got
+			}
+			if got != want {
+				t.Errorf("weights %s, want %s", got, want)
+			}
+		})
+	}
+	t.Run("seed 2", func(t *testing.T) {
+		if got := finalWeights(t, all(t, t.TempDir(), nil, "run.seed=2").ended(t, runDeadline)); got == want {
+			t.Error("another seed gave the same weights")
+		}
+	})
+}
+
+// TestInvariant_SIGKILLAnywhere kills the whole pipeline at ten moments, one after the other in one run: at places where
+// a crash would hurt most, and at moments of no choosing. It ends with the weights of a run that was never killed.
+func TestInvariant_SIGKILLAnywhere(t *testing.T) {
+	want := finalWeights(t, all(t, t.TempDir(), nil).ended(t, runDeadline))
+	dir := t.TempDir()
+	for _, place := range []string{
+		"packer.before-commit:2", "trainer.after-weights:2", "scorer.before-commit:3", "emitter.before-commit:2",
+		"trainer.after-publish:1", "packer.after-commit:1",
+	} {
+		all(t, dir, []string{"PRL_CRASH_AT=" + place}).killed(t, runDeadline)
+	}
+	rng := rand.New(rand.NewPCG(3, uint64(time.Now().UnixNano())))
+	for range 4 {
+		p := all(t, dir, nil)
+		wait := time.Duration(300+rng.IntN(1200)) * time.Millisecond
+		select {
+		case <-time.After(wait): // the fault itself: a kill at a moment of no choosing
+		case <-p.done:
+			t.Fatal("the run ended before the kill; it needs more steps")
+		}
+		if err := p.cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		p.killed(t, runDeadline)
+	}
+	got := finalWeights(t, all(t, dir, nil).ended(t, runDeadline))
+	if got != want {
+		t.Errorf("weights %s after the kills, %s without", got, want)
+	}
+	audit(t, dir, "test")
+}
+
+// TestDistributed runs every stage as a process of its own against --stage broker.
+func TestDistributed(t *testing.T) {
+	want := finalWeights(t, all(t, t.TempDir(), nil).ended(t, runDeadline))
+	dir := t.TempDir()
+	common := func(stage string, more ...string) []string {
+		return append([]string{"--stage", stage, "--config", orderedConfig, "--run", "test", "--telemetry", "", "--set", "dir=" + dir}, more...)
+	}
+	b := startStage(t, nil, common("broker", "--set", "broker.listen=localhost:0")...)
+	addr := b.logged(t, "broker serves", "addr=")
+	more := []string{"--brokers", addr}
+	inf := startStage(t, nil, common("inference", append(more, "--set", "inference.listen=localhost:0")...)...)
+	url := inf.logged(t, "inference serves", "addr=")
+	var trainer *process
+	for _, stage := range []string{"emitter", "scorer", "packer", "eval", "sink", "envserver", "trainer"} {
+		p := startStage(t, nil, common(stage, append(more, "--set", fmt.Sprintf("envserver.model_url=http://%s", url))...)...)
+		if stage == "trainer" {
+			trainer = p
+		}
+	}
+	trainer.ended(t, runDeadline) // it has published the final version
+	summary := startStage(t, nil, common("all", more...)...).ended(t, runDeadline)
+	if got := finalWeights(t, summary); got != want {
+		t.Errorf("weights %s in separate processes, %s in one", got, want)
+	}
+}

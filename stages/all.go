@@ -1,0 +1,151 @@
+package stages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/stages/emitter"
+	"github.com/prl-project/prl/stages/internal/progress"
+)
+
+// endDeadline bounds the wait for open groups and evals after the final policy version.
+const endDeadline = 10 * time.Minute
+
+// RunAll runs every stage in this process until the run has ended or ctx does, showing its progress on out. Started
+// again, it goes on where it stopped. The sink stops last, so that everything can be queried.
+func (a *App) RunAll(ctx context.Context, out io.Writer) error {
+	if len(a.Config.Envs) == 0 {
+		return fmt.Errorf("no environments: the configuration needs a section [envs.<name>]; configs/demo.toml is an example (--config)")
+	}
+	start := time.Now()
+	view, err := a.view(ctx)
+	if err != nil {
+		return err
+	}
+	defer view.follower.Close()
+	if !view.ended() {
+		if err := a.runStages(ctx, view, progress.NewPrinter(out)); err != nil {
+			return err
+		}
+	}
+	if !view.ended() {
+		fmt.Fprintf(out, "stopped; the same command goes on from here\n")
+		return nil
+	}
+	fmt.Fprint(out, view.Summary(time.Since(start)))
+	fmt.Fprintf(out, "Ask it with SQL:  duckdb -cmd \"SET VARIABLE run = '%s'\" -init deploy/duckdb/views.sql\n", a.Config.Sink.Dir)
+	return nil
+}
+
+// runStages runs the stages until the view has seen the end.
+func (a *App) runStages(ctx context.Context, view *view, printer *progress.Printer) error {
+	var all, last []Runner
+	for _, s := range Flow {
+		r, err := s.New(a)
+		if err != nil {
+			return fmt.Errorf("stage %s: %w", s.Name, err)
+		}
+		if s.Name == "sink" {
+			last = append(last, r)
+		} else {
+			all = append(all, r)
+		}
+	}
+	sinkCtx, stopSink := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopSink()
+	var sinks errgroup.Group
+	work, stopWork := context.WithCancel(ctx)
+	defer stopWork()
+	group, groupCtx := errgroup.WithContext(work)
+	for _, r := range last {
+		sinks.Go(func() error {
+			err := r.Run(sinkCtx)
+			if err != nil {
+				stopWork()
+			}
+			return err
+		})
+	}
+	for _, r := range all {
+		group.Go(func() error { return r.Run(groupCtx) })
+	}
+	group.Go(func() error {
+		defer stopWork()
+		return view.watch(groupCtx, printer)
+	})
+	err := group.Wait()
+	stopSink()
+	return errors.Join(err, sinks.Wait())
+}
+
+// A view is the progress of the run, fed from its topics.
+type view struct {
+	progress.View
+	follower *pipeline.Follower
+	evals    []string
+}
+
+// view opens the progress of the run and reads what there is.
+func (a *App) view(ctx context.Context) (*view, error) {
+	f, err := a.Runtime.Follow(progress.Topics...)
+	if err != nil {
+		return nil, err
+	}
+	v := &view{
+		View: progress.View{MaxSteps: a.Config.Run.MaxSteps, OpenGroups: func(state []byte) (groups, rollouts int, err error) {
+			return emitter.Open(a.Config.Run, a.Config.Emitter, a.Config.Envs, state)
+		}},
+		follower: f, evals: slices.Sorted(maps.Keys(a.Config.Evals)),
+	}
+	recs, err := f.Load(ctx)
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	v.feed(recs)
+	return v, nil
+}
+
+func (v *view) feed(recs []pipeline.Record) {
+	now := time.Now()
+	for _, r := range recs {
+		v.Feed(r, now)
+	}
+}
+
+func (v *view) ended() bool { return v.Ended(v.evals) }
+
+// watch shows the progress until the run has ended.
+func (v *view) watch(ctx context.Context, printer *progress.Printer) error {
+	defer printer.Close()
+	var deadline time.Time
+	for !v.ended() {
+		poll, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+		recs, err := v.follower.Poll(poll)
+		cancel()
+		if err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		v.feed(recs)
+		printer.Show(&v.View, time.Now())
+		if _, final := v.Final(); final && deadline.IsZero() {
+			deadline = time.Now().Add(endDeadline)
+		}
+		if !deadline.IsZero() && time.Now().After(deadline) {
+			return pipeline.Fatal("the final version was published %v ago and some groups or evals are still open; start again to let them end", endDeadline)
+		}
+	}
+	printer.Show(&v.View, time.Now())
+	return nil
+}

@@ -1,0 +1,102 @@
+package stages
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"slices"
+
+	"github.com/pelletier/go-toml/v2"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/stages/envserver/env"
+	"github.com/prl-project/prl/stages/envserver/envs"
+	"github.com/prl-project/prl/stages/inference"
+)
+
+// App is what the stages of one process share.
+type App struct {
+	Config   *Config
+	Runtime  *pipeline.Runtime
+	Registry *prometheus.Registry
+	// Serve are the environments of this process's environment server; empty for all that are configured.
+	Serve []string
+	// Model generates in this process; nil where the policy is served elsewhere.
+	Model inference.Generator
+}
+
+// NewApp joins a configuration to brokers that run. It makes no connection.
+func NewApp(cfg *Config, brokers []string, instance string, log *slog.Logger) (*App, error) {
+	dir, err := filepath.Abs(cfg.RunDir())
+	if err != nil {
+		return nil, fmt.Errorf("the run's folder: %w", err)
+	}
+	blobs, err := pipeline.OpenBlobs(filepath.Join(dir, "blobs"))
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Sink.Dir == "" {
+		cfg.Sink.Dir = filepath.Join(dir, "parquet")
+	}
+	reg := prometheus.NewRegistry()
+	return &App{Config: cfg, Registry: reg, Runtime: &pipeline.Runtime{
+		Run: cfg.Run, Brokers: brokers, Instance: instance, Blobs: blobs, Log: log,
+		Metrics: pipeline.NewMetrics(reg), Registry: reg, Health: &pipeline.Health{},
+	}}, nil
+}
+
+// Close releases what the stages shared.
+func (a *App) Close() error { return a.Runtime.Blobs.Close() }
+
+// SetUp makes the run's topics or checks them.
+func (a *App) SetUp(ctx context.Context) error {
+	names := slices.Sorted(maps.Keys(a.Config.Envs))
+	for _, e := range a.Serve {
+		if !slices.Contains(names, e) {
+			names = append(names, e)
+		}
+	}
+	return a.Runtime.SetUp(ctx, names)
+}
+
+// openEnvs makes the environments this process serves, with the options of their sections.
+func (a *App) openEnvs() (map[string]env.Environment, error) {
+	names := a.Serve
+	if len(names) == 0 {
+		names = slices.Sorted(maps.Keys(a.Config.Envs))
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("no environment to serve: --env names one of %v, or the configuration has a section [envs.<name>]", envs.Names())
+	}
+	open := map[string]env.Environment{}
+	for _, name := range names {
+		e, err := envs.Open(name, strict("envs."+name+".options", a.Config.Envs[name].Options))
+		if err != nil {
+			return nil, err
+		}
+		open[name] = e
+	}
+	return open, nil
+}
+
+// strict decodes a table into a struct and refuses what the struct does not have.
+func strict(section string, options map[string]any) func(any) error {
+	return func(config any) error {
+		text, err := toml.Marshal(options)
+		if err != nil {
+			return fmt.Errorf("%s: %w", section, err)
+		}
+		err = toml.NewDecoder(bytes.NewReader(text)).DisallowUnknownFields().Decode(config)
+		if missing, ok := err.(*toml.StrictMissingError); ok {
+			return fmt.Errorf("%s has no option %s", section, missing.Errors[0].Key()[0])
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", section, err)
+		}
+		return nil
+	}
+}

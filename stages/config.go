@@ -1,0 +1,96 @@
+package stages
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/stages/broker"
+	"github.com/prl-project/prl/stages/emitter"
+	"github.com/prl-project/prl/stages/envserver"
+	"github.com/prl-project/prl/stages/eval"
+	"github.com/prl-project/prl/stages/inference"
+	"github.com/prl-project/prl/stages/packer"
+	"github.com/prl-project/prl/stages/scorer"
+	"github.com/prl-project/prl/stages/sink"
+	"github.com/prl-project/prl/stages/trainer"
+)
+
+// Config is the whole configuration: a section for the run, one for each stage, and one for each environment and eval.
+// Every section has defaults; the demo's file explains the ones that are often changed.
+type Config struct {
+	Run pipeline.RunConfig `toml:"run"`
+	// Brokers are Kafka's bootstrap addresses, or "embedded" alone.
+	Brokers []string `toml:"brokers"`
+	// Dir holds a folder for each run: blobs, Parquet files, locks, the embedded broker's data.
+	Dir string `toml:"dir"`
+	// Telemetry is the address of /metrics, /healthz and /readyz; port 0 takes a free one, empty serves none.
+	Telemetry string                       `toml:"telemetry"`
+	Envs      map[string]emitter.EnvConfig `toml:"envs"`
+	Evals     map[string]eval.Config       `toml:"evals"`
+	Broker    broker.Config                `toml:"broker"`
+	Emitter   emitter.Config               `toml:"emitter"`
+	EnvServer envserver.Config             `toml:"envserver"`
+	Inference inference.Config             `toml:"inference"`
+	Scorer    scorer.Config                `toml:"scorer"`
+	Packer    packer.Config                `toml:"packer"`
+	Trainer   trainer.Config               `toml:"trainer"`
+	Model     trainer.ModelConfig          `toml:"model"`
+	Sink      sink.Config                  `toml:"sink"`
+}
+
+// Embedded is the broker address that means: the one in the binary.
+const Embedded = "embedded"
+
+// DefaultConfig expects a broker on this machine.
+func DefaultConfig() *Config {
+	return &Config{
+		Run: pipeline.DefaultRunConfig(), Brokers: []string{"localhost:9092"}, Dir: "runs", Telemetry: "localhost:0",
+		Envs: map[string]emitter.EnvConfig{}, Evals: map[string]eval.Config{},
+		Broker: broker.DefaultConfig(), Emitter: emitter.DefaultConfig(), EnvServer: envserver.DefaultConfig(),
+		Inference: inference.DefaultConfig(), Scorer: scorer.DefaultConfig(), Packer: packer.DefaultConfig(),
+		Trainer: trainer.DefaultConfig(), Model: trainer.DefaultModelConfig(), Sink: sink.DefaultConfig(),
+	}
+}
+
+// Prepare gives environments and evals their defaults before they are decoded.
+func (c *Config) Prepare(tree map[string]any) {
+	named(c.Envs, tree["envs"], emitter.DefaultEnvConfig)
+	named(c.Evals, tree["evals"], eval.DefaultConfig)
+}
+
+func named[T any](m map[string]T, tree any, defaults func() T) {
+	tables, _ := tree.(map[string]any)
+	for name := range tables {
+		if _, ok := m[name]; !ok {
+			m[name] = defaults()
+		}
+	}
+}
+
+// Validate checks every section, and the sections against each other.
+func (c *Config) Validate() error {
+	if err := c.Run.Validate(); err != nil {
+		return err
+	}
+	if len(c.Brokers) == 0 {
+		return fmt.Errorf("brokers is empty: Kafka's bootstrap addresses, or [%q]", Embedded)
+	}
+	for _, section := range []interface{ Validate() error }{c.Broker, c.EnvServer, c.Inference, c.Scorer, c.Packer, c.Trainer, c.Model, c.Sink} {
+		if err := section.Validate(); err != nil {
+			return err
+		}
+	}
+	if len(c.Envs) > 0 {
+		if err := emitter.Validate(c.Run, c.Emitter, c.Envs); err != nil {
+			return err
+		}
+		if err := eval.Validate(c.Run, c.Emitter, c.Envs, c.Evals); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// RunDir is the folder of this run.
+func (c *Config) RunDir() string { return filepath.Join(c.Dir, c.Run.Name) }

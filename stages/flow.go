@@ -1,0 +1,167 @@
+// Package stages joins the stages of prl: one table says what each reads and writes, and everything that needs to know
+// the flow (the binary, the topics, the documentation) is derived from it.
+package stages
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/stages/emitter"
+	"github.com/prl-project/prl/stages/envserver"
+	"github.com/prl-project/prl/stages/eval"
+	"github.com/prl-project/prl/stages/inference"
+	"github.com/prl-project/prl/stages/packer"
+	"github.com/prl-project/prl/stages/scorer"
+	"github.com/prl-project/prl/stages/sink"
+	"github.com/prl-project/prl/stages/trainer"
+)
+
+// A Kind says what shell a stage has.
+type Kind string
+
+const (
+	// Core is a pure core under pipeline.Processor: everything it writes is in the transaction of its input offsets.
+	Core Kind = "core"
+	// LongWork is a core under pipeline.Processor that works in the background and writes as it finishes.
+	LongWork Kind = "long work"
+	// Special is a shell of the stage's own.
+	Special Kind = "special"
+)
+
+// AllTasks stands for the topics tasks.<env> of all environments.
+var AllTasks = pipeline.TopicTasks("<env>")
+
+// A Stage is one row of the flow.
+type Stage struct {
+	Name   string
+	Does   string   // in a few words
+	Kind   Kind     //
+	Reads  []string // topics it consumes, each record once
+	Tables []string // topics every instance reads whole
+	Writes []string // topics it writes; every stage with a Processor also writes state and dlq
+	Key    string   // what its work is divided by
+	// New makes the stage; Run starts it.
+	New func(a *App) (Runner, error)
+}
+
+// A Runner is a stage that is ready to run: Run blocks until ctx ends or it fails, and owns what it starts.
+type Runner interface {
+	Run(ctx context.Context) error
+}
+
+// Flow is the table of all stages.
+var Flow = []Stage{
+	{
+		Name: "emitter", Does: "picks environments by weight and writes tasks", Kind: Core, Key: "one active",
+		Reads:  []string{pipeline.TopicOutcomes, pipeline.TopicRequests},
+		Tables: []string{pipeline.TopicPolicies, pipeline.TopicEnvs, pipeline.TopicState},
+		Writes: []string{AllTasks, pipeline.TopicTraces},
+		New: func(a *App) (Runner, error) {
+			core, err := emitter.New(a.Config.Run, a.Config.Emitter, a.Config.Envs)
+			if err != nil {
+				return nil, err
+			}
+			return a.processor("emitter", core, nil)
+		},
+	},
+	{
+		Name: "envserver", Does: "runs rollouts of environments", Kind: LongWork, Key: "partition of tasks",
+		Reads:  []string{AllTasks},
+		Tables: []string{pipeline.TopicPolicies, pipeline.TopicOutcomes},
+		Writes: []string{pipeline.TopicTraces, pipeline.TopicEvalTraces, pipeline.TopicEnvs},
+		New: func(a *App) (Runner, error) {
+			envs, err := a.openEnvs()
+			if err != nil {
+				return nil, err
+			}
+			return envserver.New(a.Runtime, a.Config.EnvServer, envs, a.Model)
+		},
+	},
+	{
+		Name: "inference", Does: "serves the newest policy, and pinned ones", Kind: Special, Key: "request",
+		Tables: []string{pipeline.TopicPolicies},
+		New: func(a *App) (Runner, error) {
+			server, err := inference.New(a.Runtime, a.Config.Inference)
+			if err != nil {
+				return nil, err
+			}
+			a.Model = server.Generator()
+			return server, nil
+		},
+	},
+	{
+		Name: "scorer", Does: "groups traces, filters, computes advantages", Kind: Core, Key: "group",
+		Reads:  []string{pipeline.TopicTraces},
+		Writes: []string{pipeline.TopicSamples},
+		New: func(a *App) (Runner, error) {
+			return a.processor("scorer", scorer.New(a.Config.Run, a.Config.Scorer), []string{pipeline.TopicSamples})
+		},
+	},
+	{
+		Name: "packer", Does: "sweeps the stale, cuts steps, packs and balances micro-batches", Kind: Core, Key: "one active",
+		Reads:  []string{pipeline.TopicSamples},
+		Writes: []string{pipeline.TopicBatches, pipeline.TopicOutcomes, pipeline.TopicRequests, pipeline.TopicMetrics},
+		New: func(a *App) (Runner, error) {
+			return a.processor("packer", packer.New(a.Config.Run, a.Config.Packer), []string{pipeline.TopicBatches})
+		},
+	},
+	{
+		Name: "trainer", Does: "optimizer steps; publishes policy versions", Kind: Special, Key: "rank",
+		Reads:  []string{pipeline.TopicBatches},
+		Tables: []string{pipeline.TopicPolicies},
+		Writes: []string{pipeline.TopicPolicies, pipeline.TopicMetrics},
+		New: func(a *App) (Runner, error) {
+			return trainer.New(a.Runtime, a.Config.Trainer, a.Config.Model)
+		},
+	},
+	{
+		Name: "eval", Does: "measures policy versions on held-out tasks", Kind: Core, Key: "one active",
+		Reads:  []string{pipeline.TopicEvalTraces},
+		Tables: []string{pipeline.TopicPolicies, pipeline.TopicEnvs, pipeline.TopicState},
+		Writes: []string{AllTasks, pipeline.TopicEvalTraces, pipeline.TopicOutcomes, pipeline.TopicEvals},
+		New: func(a *App) (Runner, error) {
+			core, err := eval.New(a.Config.Run, a.Config.Emitter, a.Config.Envs, a.Config.Evals)
+			if err != nil {
+				return nil, err
+			}
+			return a.processor("eval", core, []string{pipeline.TopicEvals})
+		},
+	},
+	{
+		Name: "sink", Does: "writes every topic to Parquet", Kind: Special, Key: "partition",
+		Reads: []string{
+			pipeline.TopicEnvs, AllTasks, pipeline.TopicTraces, pipeline.TopicEvalTraces, pipeline.TopicSamples,
+			pipeline.TopicOutcomes, pipeline.TopicRequests, pipeline.TopicBatches, pipeline.TopicPolicies,
+			pipeline.TopicEvals, pipeline.TopicMetrics, pipeline.TopicState, pipeline.TopicDLQ,
+		},
+		New: func(a *App) (Runner, error) { return sink.New(a.Runtime, a.Config.Sink) },
+	},
+}
+
+// Find is the stage of a name.
+func Find(name string) (Stage, error) {
+	var names []string
+	for _, s := range Flow {
+		if s.Name == name {
+			return s, nil
+		}
+		names = append(names, s.Name)
+	}
+	return Stage{}, fmt.Errorf("no stage %q; there are all, broker, %s", name, strings.Join(names, ", "))
+}
+
+// processor makes the shell of a core from its row.
+func (a *App) processor(name string, core func(int32, []byte) (pipeline.Core, error), owned []string) (Runner, error) {
+	stage, err := Find(name)
+	if err != nil {
+		return nil, err
+	}
+	cfg := pipeline.ProcessorConfig{Stage: name, Inputs: stage.Reads, Tables: stage.Tables, Owned: owned, New: core}
+	if name == "packer" {
+		cfg.TransactionTimeout = 60 * time.Second // a step is one transaction
+	}
+	return pipeline.NewProcessor(a.Runtime, cfg)
+}
