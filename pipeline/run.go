@@ -1,6 +1,11 @@
 package pipeline
 
-import "fmt"
+import (
+	"fmt"
+	"regexp"
+)
+
+var runName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}$`)
 
 // RunConfig is what every stage of a run must agree on: the section [run].
 type RunConfig struct {
@@ -43,8 +48,8 @@ func (c RunConfig) Ordered() bool { return c.MaxAsyncLevel == 0 }
 // Validate checks the section on its own.
 func (c RunConfig) Validate() error {
 	switch {
-	case c.Name == "":
-		return fmt.Errorf("run.name is empty: name the run")
+	case !runName.MatchString(c.Name):
+		return fmt.Errorf("run.name = %q: letters, digits, dashes and underscores (it prefixes topics with a dot)", c.Name)
 	case c.MaxSteps < 1:
 		return fmt.Errorf("run.max_steps = %d: at least 1", c.MaxSteps)
 	case c.MaxAsyncLevel < 0:

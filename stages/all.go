@@ -41,7 +41,7 @@ func (a *App) RunAll(ctx context.Context, out io.Writer) error {
 		return nil
 	}
 	fmt.Fprint(out, view.Summary(time.Since(start)))
-	fmt.Fprintf(out, "Ask it with SQL:  duckdb -cmd \"SET VARIABLE run = '%s'\" -init deploy/duckdb/views.sql\n", a.Config.Sink.Dir)
+	fmt.Fprintf(out, "Ask it with SQL:  duckdb -cmd \"SET VARIABLE run = '%s'\" -cmd \".read deploy/duckdb/views.sql\"\n", a.Config.RunDir())
 	return nil
 }
 

@@ -1,0 +1,210 @@
+package schemas
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"reflect"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+func TestEncode_RoundTrip(t *testing.T) {
+	for _, name := range names {
+		rng := rand.New(rand.NewPCG(7, 11))
+		records := []Record{newRecord(name)}
+		for range 200 {
+			records = append(records, random(rng, name))
+		}
+		for _, r := range records {
+			b, err := Encode(r)
+			if err != nil {
+				t.Fatalf("%+v: %v", r, err)
+			}
+			got, err := registry().newest[name].read(b[10:])
+			if err != nil {
+				t.Fatalf("%+v: %v", r, err)
+			}
+			if !reflect.DeepEqual(got, r) {
+				t.Fatalf("got  %+v\nwant %+v", got, r)
+			}
+		}
+	}
+}
+
+// Equal records are equal bytes (I6), whatever the order in which Go walks their maps.
+func TestEncode_Deterministic(t *testing.T) {
+	r := &EvalResult{Metrics: map[string]float64{}}
+	for i := range 50 {
+		r.Metrics[strings.Repeat("m", i)] = float64(i)
+	}
+	want, err := Encode(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		if got, err := Encode(r); err != nil || !bytes.Equal(got, want) {
+			t.Fatalf("the same record was encoded to other bytes (%v)", err)
+		}
+	}
+}
+
+func TestEncode_RefusesIntOutOfRange(t *testing.T) {
+	if b, err := Encode(&Request{Kind: RequestWave, Rollouts: 1 << 40}); err == nil {
+		t.Fatalf("encoded 2^40 into an Avro int: %x", b)
+	}
+}
+
+func TestDecode_LongArrays(t *testing.T) {
+	r := &PolicyVersion{Weights: BlobRef{URI: "u", SHA256: "s"}}
+	for i := range 3*maxBlock + 1 {
+		r.NextOffsets = append(r.NextOffsets, int64(i))
+	}
+	b, err := Encode(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := DecodeAs[*PolicyVersion](b); err != nil || !reflect.DeepEqual(got, r) {
+		t.Fatalf("%d offsets came back as %d (%v)", len(r.NextOffsets), len(got.NextOffsets), err)
+	}
+}
+
+func TestDecode_AppendingToATensorLeavesItsNeighbours(t *testing.T) {
+	b, err := Encode(exampleTrace(2, 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := DecodeAs[*Trace](b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Nodes[0].TokenIDs = append(r.Nodes[0].TokenIDs, 9, 9, 9, 9)
+	if !reflect.DeepEqual(r.Nodes[1], exampleTrace(2, 4).Nodes[1]) || !bytes.Equal(r.Nodes[0].Mask, []byte{1, 1, 1, 1}) {
+		t.Fatal("appending to one tensor changed another")
+	}
+}
+
+func TestDecode_Errors(t *testing.T) {
+	good, err := Encode(exampleTrace(1, 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	invalid, err := Encode(&Task{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	unknown := append([]byte{0xC3, 0x01}, bytes.Repeat([]byte{7}, 8)...)
+	for _, c := range []struct {
+		name  string
+		bytes []byte
+		want  string
+	}{
+		{"empty", nil, "single-object"},
+		{"other magic", append([]byte{0}, good[1:]...), "single-object"},
+		{"unknown schema", unknown, "0707070707070707"},
+		{"cut short", good[:len(good)-3], "decode Trace"},
+		{"too long", append(bytes.Clone(good), 0), "1 bytes too many"},
+		{"invalid", invalid, "invalid Task"},
+	} {
+		if _, err := Decode(c.bytes); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want an error with %q", c.name, err, c.want)
+		}
+	}
+	if _, err := DecodeAs[*Task](good); err == nil || !strings.Contains(err.Error(), "got a Trace, want a Task") {
+		t.Errorf("trace decoded as task: %v", err)
+	}
+}
+
+// A length that a message claims costs no memory before its items are there.
+func TestDecode_HostileLengths(t *testing.T) {
+	for _, name := range names {
+		for _, claim := range []int64{1 << 20, 1 << 31, 1<<62 + 1, -1 << 31} {
+			var body []byte
+			for range 40 { // whatever field comes first, some read lands in the claim
+				body = binary.AppendVarint(body, claim)
+			}
+			for zeros := range 40 {
+				b := append(header(name), append(make([]byte, zeros), body...)...)
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				if _, err := Decode(b); err == nil {
+					t.Fatalf("%s: a claim of %d items was believed", name, claim)
+				}
+				runtime.ReadMemStats(&after)
+				if used := after.TotalAlloc - before.TotalAlloc; used > 4<<20 {
+					t.Fatalf("%s: claim of %d items after %d zeros: %d bytes allocated for a message of %d", name, claim, zeros, used, len(b))
+				}
+			}
+		}
+	}
+}
+
+func header(name string) []byte { return bytes.Clone(registry().newest[name].plain) }
+
+// Decode takes any bytes without a panic; what it accepts it writes again to a message that reads the same.
+func FuzzDecode(f *testing.F) {
+	rng := rand.New(rand.NewPCG(3, 5))
+	for _, name := range names {
+		f.Add(header(name))
+		for range 4 {
+			b, err := Encode(random(rng, name))
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(b)
+		}
+	}
+	b, err := Encode(exampleTrace(3, 5))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, err := Decode(b)
+		if err != nil {
+			return
+		}
+		again, err := Encode(r)
+		if err != nil {
+			t.Fatalf("decoded %s cannot be encoded: %v", r.SchemaName(), err)
+		}
+		second, err := Decode(again)
+		if err != nil {
+			t.Fatalf("encoded %s cannot be decoded: %v", r.SchemaName(), err)
+		}
+		// By bytes: NaN is not equal to itself.
+		if third, err := Encode(second); err != nil || !bytes.Equal(third, again) {
+			t.Fatalf("%s changed on the way (%v)", r.SchemaName(), err)
+		}
+	})
+}
+
+func BenchmarkEncodeTrace(b *testing.B) {
+	r := exampleTrace(12, 256)
+	enc, err := Encode(r)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.SetBytes(int64(len(enc)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Encode(r); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkDecodeTrace(b *testing.B) {
+	enc, err := Encode(exampleTrace(12, 256))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.SetBytes(int64(len(enc)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Decode(enc); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

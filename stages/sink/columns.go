@@ -1,0 +1,130 @@
+package sink
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/prl-project/prl/schemas"
+)
+
+// columns turns a Go type of package schemas into the type of its Parquet columns: the same fields under their Avro
+// names, tensors as lists of numbers, records as structs, maps as MAP, what is optional as null.
+//
+//	Avro               Go           Parquet, DuckDB
+//	tensor int32       Int32s       LIST of INT32, INTEGER[]
+//	tensor float32     Float32s     LIST of FLOAT, FLOAT[]
+//	tensor uint8       Uint8s       LIST of INT32, INTEGER[]
+//	int, long          int, int64   INT32, INT64
+//	array of records   []T          LIST of groups, STRUCT(…)[]
+//	map                map[string]T MAP(VARCHAR, …)
+//	["null", T]        *T           T, nullable
+//	bytes              []byte       BLOB
+type columns struct {
+	Type reflect.Type
+	// set writes src (of the schemas type) into dst (of Type).
+	set func(dst, src reflect.Value)
+}
+
+func columnsOf(t reflect.Type) columns {
+	switch reflect.Zero(t).Interface().(type) {
+	case schemas.Int32s:
+		return columns{reflect.TypeFor[[]int32](), func(dst, src reflect.Value) {
+			dst.Set(reflect.ValueOf(src.Interface().(schemas.Int32s).Values()))
+		}}
+	case schemas.Float32s:
+		return columns{reflect.TypeFor[[]float32](), func(dst, src reflect.Value) {
+			dst.Set(reflect.ValueOf(src.Interface().(schemas.Float32s).Values()))
+		}}
+	case schemas.Uint8s:
+		return columns{reflect.TypeFor[[]int32](), func(dst, src reflect.Value) {
+			values := make([]int32, src.Len())
+			for i, b := range src.Bytes() {
+				values[i] = int32(b)
+			}
+			dst.Set(reflect.ValueOf(values))
+		}}
+	case []byte:
+		return columns{t, reflect.Value.Set}
+	}
+	switch t.Kind() {
+	case reflect.Bool, reflect.Int64, reflect.Float64:
+		return columns{t, reflect.Value.Set}
+	case reflect.Int:
+		return columns{reflect.TypeFor[int32](), func(dst, src reflect.Value) { dst.SetInt(src.Int()) }}
+	case reflect.String:
+		return columns{t, func(dst, src reflect.Value) { dst.SetString(readable(src.String())) }}
+	case reflect.Pointer:
+		return optional(columnsOf(t.Elem()))
+	case reflect.Slice:
+		return list(columnsOf(t.Elem()))
+	case reflect.Map:
+		return mapping(columnsOf(t.Elem()))
+	case reflect.Struct:
+		return group(t)
+	}
+	panic(fmt.Sprintf("a record holds a %v, for which there is no column", t))
+}
+
+// readable is s in valid UTF-8, which SQL engines insist on: a model that writes bytes can stop inside a character.
+func readable(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+
+func optional(elem columns) columns {
+	return columns{reflect.PointerTo(elem.Type), func(dst, src reflect.Value) {
+		if src.IsNil() {
+			return
+		}
+		dst.Set(reflect.New(elem.Type))
+		elem.set(dst.Elem(), src.Elem())
+	}}
+}
+
+func list(elem columns) columns {
+	t := reflect.SliceOf(elem.Type)
+	return columns{t, func(dst, src reflect.Value) {
+		n := src.Len()
+		dst.Set(reflect.MakeSlice(t, n, n))
+		for i := range n {
+			elem.set(dst.Index(i), src.Index(i))
+		}
+	}}
+}
+
+func mapping(elem columns) columns {
+	t := reflect.MapOf(reflect.TypeFor[string](), elem.Type)
+	return columns{t, func(dst, src reflect.Value) {
+		dst.Set(reflect.MakeMapWithSize(t, src.Len()))
+		for entries := src.MapRange(); entries.Next(); {
+			v := reflect.New(elem.Type).Elem()
+			elem.set(v, entries.Value())
+			dst.SetMapIndex(reflect.ValueOf(readable(entries.Key().String())), v)
+		}
+	}}
+}
+
+func group(t reflect.Type) columns {
+	elems := make([]columns, t.NumField())
+	fields := make([]reflect.StructField, t.NumField())
+	for i := range elems {
+		f := t.Field(i)
+		elems[i] = columnsOf(f.Type)
+		fields[i] = column(f.Name, f.Tag.Get("avro"), elems[i].Type)
+	}
+	return columns{reflect.StructOf(fields), func(dst, src reflect.Value) {
+		for i, e := range elems {
+			e.set(dst.Field(i), src.Field(i))
+		}
+	}}
+}
+
+// column is a field with the tag that parquet-go reads.
+func column(field, name string, t reflect.Type) reflect.StructField {
+	switch {
+	case t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8:
+		name += ",list"
+	case t == reflect.TypeFor[time.Time]():
+		name += ",timestamp(millisecond:local)"
+	}
+	return reflect.StructField{Name: field, Type: t, Tag: reflect.StructTag(fmt.Sprintf("parquet:%q", name))}
+}
