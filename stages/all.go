@@ -49,7 +49,7 @@ func (a *App) RunAll(ctx context.Context, out io.Writer) error {
 func (a *App) runStages(ctx context.Context, view *view, printer *progress.Printer) error {
 	var all, last []Runner
 	for _, s := range Flow {
-		r, err := s.New(a)
+		r, err := s.New(a, s)
 		if err != nil {
 			return fmt.Errorf("stage %s: %w", s.Name, err)
 		}

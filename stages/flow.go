@@ -43,8 +43,10 @@ type Stage struct {
 	Tables []string // topics every instance reads whole
 	Writes []string // topics it writes; every stage with a Processor also writes state and dlq
 	Key    string   // what its work is divided by
+	// TransactionTimeout is the broker's patience with one transaction; 0 for the shell's default.
+	TransactionTimeout time.Duration
 	// New makes the stage; Run starts it.
-	New func(a *App) (Runner, error)
+	New func(a *App, s Stage) (Runner, error)
 }
 
 // A Runner is a stage that is ready to run: Run blocks until ctx ends or it fails, and owns what it starts.
@@ -59,31 +61,18 @@ var Flow = []Stage{
 		Reads:  []string{pipeline.TopicOutcomes, pipeline.TopicRequests},
 		Tables: []string{pipeline.TopicPolicies, pipeline.TopicEnvs, pipeline.TopicState},
 		Writes: []string{AllTasks, pipeline.TopicTraces},
-		New: func(a *App) (Runner, error) {
+		New: func(a *App, s Stage) (Runner, error) {
 			core, err := emitter.New(a.Config.Run, a.Config.Emitter, a.Config.Envs)
 			if err != nil {
 				return nil, err
 			}
-			return a.processor("emitter", core, nil)
-		},
-	},
-	{
-		Name: "envserver", Does: "runs rollouts of environments", Kind: LongWork, Key: "partition of tasks",
-		Reads:  []string{AllTasks},
-		Tables: []string{pipeline.TopicPolicies, pipeline.TopicOutcomes},
-		Writes: []string{pipeline.TopicTraces, pipeline.TopicEvalTraces, pipeline.TopicEnvs},
-		New: func(a *App) (Runner, error) {
-			envs, err := a.openEnvs()
-			if err != nil {
-				return nil, err
-			}
-			return envserver.New(a.Runtime, a.Config.EnvServer, envs, a.Model)
+			return a.processor(s, core, nil)
 		},
 	},
 	{
 		Name: "inference", Does: "serves the newest policy, and pinned ones", Kind: Special, Key: "request",
 		Tables: []string{pipeline.TopicPolicies},
-		New: func(a *App) (Runner, error) {
+		New: func(a *App, s Stage) (Runner, error) {
 			server, err := inference.New(a.Runtime, a.Config.Inference)
 			if err != nil {
 				return nil, err
@@ -93,19 +82,33 @@ var Flow = []Stage{
 		},
 	},
 	{
+		Name: "envserver", Does: "runs rollouts of environments", Kind: LongWork, Key: "partition of tasks",
+		Reads:  []string{AllTasks},
+		Tables: []string{pipeline.TopicPolicies, pipeline.TopicOutcomes},
+		Writes: []string{pipeline.TopicTraces, pipeline.TopicEvalTraces, pipeline.TopicEnvs},
+		New: func(a *App, s Stage) (Runner, error) {
+			envs, err := a.openEnvs()
+			if err != nil {
+				return nil, err
+			}
+			return envserver.New(a.Runtime, a.Config.EnvServer, envs, a.Model)
+		},
+	},
+	{
 		Name: "scorer", Does: "groups traces, filters, computes advantages", Kind: Core, Key: "group",
 		Reads:  []string{pipeline.TopicTraces},
 		Writes: []string{pipeline.TopicSamples},
-		New: func(a *App) (Runner, error) {
-			return a.processor("scorer", scorer.New(a.Config.Run, a.Config.Scorer), []string{pipeline.TopicSamples})
+		New: func(a *App, s Stage) (Runner, error) {
+			return a.processor(s, scorer.New(a.Config.Run, a.Config.Scorer), []string{pipeline.TopicSamples})
 		},
 	},
 	{
 		Name: "packer", Does: "sweeps the stale, cuts steps, packs and balances micro-batches", Kind: Core, Key: "one active",
-		Reads:  []string{pipeline.TopicSamples},
-		Writes: []string{pipeline.TopicBatches, pipeline.TopicOutcomes, pipeline.TopicRequests, pipeline.TopicMetrics},
-		New: func(a *App) (Runner, error) {
-			return a.processor("packer", packer.New(a.Config.Run, a.Config.Packer), []string{pipeline.TopicBatches})
+		TransactionTimeout: time.Minute, // a step is one transaction
+		Reads:              []string{pipeline.TopicSamples},
+		Writes:             []string{pipeline.TopicBatches, pipeline.TopicOutcomes, pipeline.TopicRequests, pipeline.TopicMetrics},
+		New: func(a *App, s Stage) (Runner, error) {
+			return a.processor(s, packer.New(a.Config.Run, a.Config.Packer), []string{pipeline.TopicBatches})
 		},
 	},
 	{
@@ -113,7 +116,7 @@ var Flow = []Stage{
 		Reads:  []string{pipeline.TopicBatches},
 		Tables: []string{pipeline.TopicPolicies},
 		Writes: []string{pipeline.TopicPolicies, pipeline.TopicMetrics},
-		New: func(a *App) (Runner, error) {
+		New: func(a *App, s Stage) (Runner, error) {
 			return trainer.New(a.Runtime, a.Config.Trainer, a.Config.Model)
 		},
 	},
@@ -122,12 +125,12 @@ var Flow = []Stage{
 		Reads:  []string{pipeline.TopicEvalTraces},
 		Tables: []string{pipeline.TopicPolicies, pipeline.TopicEnvs, pipeline.TopicState},
 		Writes: []string{AllTasks, pipeline.TopicEvalTraces, pipeline.TopicOutcomes, pipeline.TopicEvals},
-		New: func(a *App) (Runner, error) {
+		New: func(a *App, s Stage) (Runner, error) {
 			core, err := eval.New(a.Config.Run, a.Config.Emitter, a.Config.Envs, a.Config.Evals)
 			if err != nil {
 				return nil, err
 			}
-			return a.processor("eval", core, []string{pipeline.TopicEvals})
+			return a.processor(s, core, []string{pipeline.TopicEvals})
 		},
 	},
 	{
@@ -137,7 +140,7 @@ var Flow = []Stage{
 			pipeline.TopicOutcomes, pipeline.TopicRequests, pipeline.TopicBatches, pipeline.TopicPolicies,
 			pipeline.TopicEvals, pipeline.TopicMetrics, pipeline.TopicState, pipeline.TopicDLQ,
 		},
-		New: func(a *App) (Runner, error) { return sink.New(a.Runtime, a.Config.Sink) },
+		New: func(a *App, s Stage) (Runner, error) { return sink.New(a.Runtime, a.Config.Sink) },
 	},
 }
 
@@ -153,15 +156,9 @@ func Find(name string) (Stage, error) {
 	return Stage{}, fmt.Errorf("no stage %q; there are all, broker, %s", name, strings.Join(names, ", "))
 }
 
-// processor makes the shell of a core from its row.
-func (a *App) processor(name string, core func(int32, []byte) (pipeline.Core, error), owned []string) (Runner, error) {
-	stage, err := Find(name)
-	if err != nil {
-		return nil, err
-	}
-	cfg := pipeline.ProcessorConfig{Stage: name, Inputs: stage.Reads, Tables: stage.Tables, Owned: owned, New: core}
-	if name == "packer" {
-		cfg.TransactionTimeout = 60 * time.Second // a step is one transaction
-	}
-	return pipeline.NewProcessor(a.Runtime, cfg)
+// processor makes the shell of a core from its row; owned are topics that this stage alone writes.
+func (a *App) processor(s Stage, core func(int32, []byte) (pipeline.Core, error), owned []string) (Runner, error) {
+	return pipeline.NewProcessor(a.Runtime, pipeline.ProcessorConfig{
+		Stage: s.Name, Inputs: s.Reads, Tables: s.Tables, Owned: owned, New: core, TransactionTimeout: s.TransactionTimeout,
+	})
 }

@@ -164,7 +164,7 @@ func runOne(ctx context.Context, f flags, cfg *stages.Config, stage stages.Stage
 	}
 	log = log.With("stage", stage.Name, "instance", instance)
 	return withApp(ctx, f, cfg, cfg.Brokers, instance, log, func(ctx context.Context, a *stages.App) error {
-		runner, err := stage.New(a)
+		runner, err := stage.New(a, stage)
 		if err != nil {
 			return err
 		}

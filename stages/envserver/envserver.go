@@ -1,0 +1,139 @@
+// Package envserver plays the rollouts: for every task it takes, at least one trace per rollout is acknowledged before the
+// task is finished, whatever is killed at any time; and no task is tried for ever.
+//
+//	Reads   tasks.<env>: one core per partition; policies and outcomes, by every instance
+//	Writes  traces and eval_traces, as rollouts end, with a producer of its own; envs
+//	Key     a trace: its group
+//	State   per unfinished task: whether it may be running, and how often the process ended without warning while it did
+//	On replay  unfinished tasks come again and are played again, with the same seeds; the scorer takes the first trace
+//
+// One process serves several environments, each with a consumer group of its own; its slots (concurrency) are shared, and
+// the oldest task gets the next one.
+//
+// Hard guarantees, each with a test of its name:
+//
+//   - EveryTaskGetsATrace: a task ends with a trace of each of its rollouts. What the infrastructure failed at has an
+//     error and no reward; what the policy did wrong is truncated, or answered by the environment, and scored.
+//   - TokenExactness (I7): the tokens, mask and log-probabilities of a trace are the very ones the model saw and sampled;
+//     text is rendered once, and never tokenised again.
+//   - ListedBeforeStarted: no rollout starts before a committed state lists it, so that an end without warning is counted.
+//     A task with max_crashes of them becomes an errored trace; from two on few such tasks run at a time.
+//   - HandOver: what was given away in order (a rebalance, a stop) is recorded as not started.
+//   - SeedsOfCalls: the sampling seed of a model call depends on the task's seed and the number of the call alone.
+//
+// Optimisations: rollouts that can no longer meet the bound on off-policy steps (I3), or whose group is decided, are
+// cancelled.
+//
+// The parts: rollout, conversation, episode, model and toolcalls play one rollout; group a task; pool shares the slots;
+// core and state are what the shell runs; publish, announce and follow speak to Kafka; this file joins them.
+package envserver
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/schemas"
+	"github.com/prl-project/prl/stages/envserver/env"
+	"github.com/prl-project/prl/stages/inference"
+)
+
+// How often the shell commits. A task starts with a commit that lists it, so commitEvery is what its start may wait.
+const (
+	commitEvery = 100 * time.Millisecond
+	tickEvery   = 25 * time.Millisecond
+	heartbeat   = 5 * time.Second
+)
+
+// Server is the environment server of one process.
+type Server struct {
+	rt         *pipeline.Runtime
+	cfg        Config
+	players    []*player // by name of the environment
+	processors []*pipeline.Processor
+	pool       *pool
+	metrics    *metrics
+	ready      bool                           // the tokenizer is there; of the follower of policies
+	parse      func([]byte) (Renderer, error) // of a tokenizer.json
+}
+
+// New makes a server of environments by name. model answers the model calls; nil asks the server at cfg.ModelURL.
+func New(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment, model Generator) (*Server, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if len(envs) == 0 {
+		return nil, fmt.Errorf("envserver: no environments: name one with --env")
+	}
+	if model == nil {
+		model = inference.NewClient(cfg.ModelURL)
+	}
+	s := &Server{rt: rt, cfg: cfg, pool: newPool(cfg.Concurrency, cfg.MaxCrashes), parse: parseTokenizer}
+	s.metrics = newMetrics(s.pool)
+	for _, name := range slices.Sorted(maps.Keys(envs)) {
+		info := envs[name].Info()
+		if info.Name != name {
+			return nil, fmt.Errorf("envserver: the environment %q calls itself %q", name, info.Name)
+		}
+		p := &player{
+			environment: envs[name], info: info, caller: caller{model, cfg.Retries, cfg.requestTimeout()}, format: hermes{},
+			envTimeout: cfg.envTimeout(), model: cfg.Model, instance: rt.Instance,
+		}
+		processor, err := pipeline.NewProcessor(rt, pipeline.ProcessorConfig{
+			Stage: "envserver", Group: "envserver." + name, Inputs: []string{pipeline.TopicTasks(name)}, Concurrency: cfg.Concurrency,
+			CommitEvery: commitEvery, TickEvery: tickEvery, Heartbeat: heartbeat,
+			New: func(_ int32, state []byte) (pipeline.Core, error) { return newCore(s.pool, p, state) },
+		})
+		if err != nil {
+			return nil, err
+		}
+		s.players, s.processors = append(s.players, p), append(s.processors, processor)
+	}
+	return s, nil
+}
+
+// Run serves until ctx ends. Then nothing starts any more, what can end within the drain time does, the rest is cancelled,
+// and all that was not ended is recorded as not started. It is called once. An error is pipeline.ErrFatal or ErrFenced.
+func (s *Server) Run(ctx context.Context) error {
+	cl, err := s.rt.Client(kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	publisher := &publisher{s.rt, cl}
+	s.pool.publish = func(ctx context.Context, traces []*schemas.Trace) error {
+		err := publisher.publish(ctx, traces)
+		if err == nil {
+			s.metrics.count(traces)
+		}
+		return err
+	}
+	s.pool.play = func(ctx context.Context, j *job) []*schemas.Trace {
+		return j.player.play(ctx, j.task, func(version int64) { s.pool.sampled(j, version) })
+	}
+
+	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	g, work := errgroup.WithContext(inner)
+	for _, p := range s.processors {
+		g.Go(func() error { return p.Run(work) })
+	}
+	g.Go(func() error { return s.announce(work, cl) })
+	g.Go(func() error { return s.follow(work, pipeline.TopicPolicies, s.policy) })
+	g.Go(func() error { return s.follow(work, pipeline.TopicOutcomes, s.outcome) })
+	select {
+	case <-ctx.Done():
+	case <-work.Done(): // one of them failed
+	}
+	drain, cancel := context.WithTimeout(work, s.cfg.drain())
+	defer cancel()
+	s.pool.drain(drain)
+	stop()
+	return g.Wait()
+}

@@ -1,0 +1,84 @@
+package envserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/schemas"
+	"github.com/prl-project/prl/stages/internal/lm"
+)
+
+// followPause is the wait before a topic that could not be read is read again, from the start.
+const followPause = time.Second
+
+// follow tells of every record of a topic until ctx ends. It may tell of one several times. An error is fatal.
+func (s *Server) follow(ctx context.Context, topic string, tell func(context.Context, schemas.Record) error) error {
+	for ctx.Err() == nil {
+		err := s.read(ctx, topic, tell)
+		if errors.Is(err, pipeline.ErrFatal) {
+			return err
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		s.rt.Log.Warn("topic is read again", "topic", topic, "error", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(followPause):
+		}
+	}
+	return nil
+}
+
+func (s *Server) read(ctx context.Context, topic string, tell func(context.Context, schemas.Record) error) error {
+	f, err := s.rt.Follow(topic)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for ctx.Err() == nil {
+		recs, err := f.Poll(ctx)
+		if err != nil {
+			return err
+		}
+		for _, r := range recs {
+			if err := tell(ctx, r.Value); err != nil {
+				return fmt.Errorf("%v: %w", r.Ref, err)
+			}
+		}
+	}
+	return nil
+}
+
+// policy takes the tokenizer from the first policy version, with which rollouts may start, and tells the pool of all.
+func (s *Server) policy(ctx context.Context, r schemas.Record) error {
+	v := r.(*schemas.PolicyVersion)
+	if !s.ready {
+		data, err := s.rt.Blobs.Get(ctx, v.Tokenizer)
+		if err != nil {
+			return fmt.Errorf("tokenizer: %w", err)
+		}
+		renderer, err := s.parse(data)
+		if err != nil {
+			return pipeline.Fatal("tokenizer of version %d: %w", v.Version, err)
+		}
+		s.pool.mu.Lock()
+		for _, p := range s.players {
+			p.renderer = renderer
+		}
+		s.pool.open, s.ready = true, true
+		s.pool.mu.Unlock()
+	}
+	s.pool.policy(v.Version)
+	return nil
+}
+
+func (s *Server) outcome(_ context.Context, r schemas.Record) error {
+	s.pool.outcome(r.(*schemas.GroupOutcome))
+	return nil
+}
+
+func parseTokenizer(data []byte) (Renderer, error) { return lm.ParseTokenizer(data) }

@@ -1,0 +1,124 @@
+package envserver
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prl-project/prl/schemas"
+	"github.com/prl-project/prl/stages/envserver/env"
+)
+
+// play runs a task, one rollout or a whole group, and returns a trace of each; nil if the server stopped meanwhile.
+// sampled may be called by several goroutines at once.
+func (p *player) play(ctx context.Context, t *schemas.Task, sampled func(version int64)) []*schemas.Trace {
+	scorer, whole := p.environment.(env.GroupScorer)
+	if whole != (t.RolloutIndex < 0) {
+		return p.refuse(t, &failure{errorEnvironment, fmt.Errorf("group scoring is %v in this version of the environment, the task asks for the opposite", whole)})
+	}
+	var rollouts []*rollout
+	run := groupRun(t)
+	for _, i := range indices(t) {
+		rollouts = append(rollouts, p.newRollout(t, i, run, sampled))
+	}
+	errs := playAll(ctx, rollouts)
+	if whole && errors.Join(errs...) == nil {
+		errs[0] = p.scoreGroup(ctx, scorer, rollouts)
+	}
+	first := -1
+	for i, err := range errs {
+		if errors.Is(err, errStopped) {
+			return nil
+		}
+		if err != nil && first < 0 {
+			first = i
+		}
+	}
+	var traces []*schemas.Trace
+	for i, r := range rollouts {
+		switch {
+		case errs[i] != nil:
+			fail(r.trace, errs[i])
+		case first >= 0: // a group is scored whole or not at all
+			fail(r.trace, fmt.Errorf("rollout %d of the group failed: %w", rollouts[first].trace.RolloutIndex, errs[first]))
+		}
+		traces = append(traces, r.trace)
+	}
+	return traces
+}
+
+// playAll plays rollouts side by side; when one fails, the others end too. It returns their errors.
+func playAll(ctx context.Context, rollouts []*rollout) []error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	errs := make([]error, len(rollouts))
+	var wg sync.WaitGroup
+	for i, r := range rollouts {
+		wg.Go(func() {
+			if errs[i] = r.play(ctx); errs[i] != nil {
+				cancel(errs[i])
+			}
+		})
+	}
+	wg.Wait()
+	return errs
+}
+
+func (p *player) scoreGroup(ctx context.Context, scorer env.GroupScorer, rollouts []*rollout) error {
+	group := make([]env.Rollout, len(rollouts))
+	for i, r := range rollouts {
+		group[i] = env.Rollout{Messages: r.talk.messages, Score: r.score}
+	}
+	e := newEpisode(p.envTimeout)
+	defer e.close()
+	start := time.Now()
+	scores, err := do(ctx, e, "score group", func(ctx context.Context) ([]env.Score, error) {
+		return env.ScoreGroup(ctx, scorer, json.RawMessage(rollouts[0].trace.Task), group)
+	})
+	for i, r := range rollouts {
+		r.trace.Timing.ScoringMs += since(start)
+		if err == nil {
+			err = r.take(scores[i])
+		}
+	}
+	if err != nil {
+		return fault(ctx, errorEnvironment, err)
+	}
+	return nil
+}
+
+// refuse is the traces of a task that is not played.
+func (p *player) refuse(t *schemas.Task, why error) []*schemas.Trace {
+	var traces []*schemas.Trace
+	run := groupRun(t)
+	for _, i := range indices(t) {
+		trace := newTrace(t, i, run, p.info.Version, p.model, p.instance)
+		fail(trace, why)
+		traces = append(traces, trace)
+	}
+	return traces
+}
+
+// indices are the rollouts a task asks for.
+func indices(t *schemas.Task) []int {
+	if t.RolloutIndex >= 0 {
+		return []int{t.RolloutIndex}
+	}
+	all := make([]int, t.GroupSize)
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}
+
+// groupRun names one run of a task for a whole group; it is empty for others.
+func groupRun(t *schemas.Task) string {
+	if t.RolloutIndex >= 0 {
+		return ""
+	}
+	return rand.Text()
+}

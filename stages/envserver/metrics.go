@@ -1,0 +1,70 @@
+package envserver
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/prl-project/prl/schemas"
+)
+
+// metrics are the figures of one server, beside those of its shells.
+type metrics struct {
+	all      []prometheus.Collector
+	rollouts *prometheus.CounterVec // by env, result
+	turns    *prometheus.HistogramVec
+	seconds  *prometheus.HistogramVec // by env, part
+}
+
+func newMetrics(p *pool) *metrics {
+	m := &metrics{
+		rollouts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prl_envserver_rollouts_total",
+			Help: "Rollouts whose trace is acknowledged, by result: scored, truncated, or the type of the error."}, []string{"env", "result"}),
+		turns: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "prl_envserver_rollout_messages",
+			Help: "Messages of a rollout.", Buckets: prometheus.ExponentialBuckets(1, 2, 10)}, []string{"env"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "prl_envserver_rollout_seconds",
+			Help: "Time of a rollout by part: setup, generation, environment, scoring.", Buckets: prometheus.ExponentialBuckets(0.0001, 4, 12)}, []string{"env", "part"}),
+	}
+	gauge := func(name, help string, value func() int) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return float64(value())
+		})
+	}
+	m.all = []prometheus.Collector{m.rollouts, m.turns, m.seconds,
+		gauge("prl_envserver_slots_used", "Rollouts that run or are about to.", func() int { return p.used }),
+		gauge("prl_envserver_tasks_open", "Tasks that wait or run.", func() int { return len(p.jobs) }),
+	}
+	return m
+}
+
+func (m *metrics) count(traces []*schemas.Trace) {
+	for _, t := range traces {
+		result := "scored"
+		if t.Truncated {
+			result = "truncated"
+		}
+		if len(t.Errors) > 0 {
+			result = t.Errors[0].Type
+		}
+		m.rollouts.WithLabelValues(t.Env, result).Inc()
+		m.turns.WithLabelValues(t.Env).Observe(float64(len(t.Nodes)))
+		for part, ms := range map[string]float64{"setup": t.Timing.SetupMs, "generation": t.Timing.GenerationMs,
+			"environment": t.Timing.EnvironmentMs, "scoring": t.Timing.ScoringMs} {
+			m.seconds.WithLabelValues(t.Env, part).Observe(ms / 1000)
+		}
+	}
+}
+
+// Describe implements prometheus.Collector: a Server is registered like any collector.
+func (s *Server) Describe(ch chan<- *prometheus.Desc) {
+	for _, c := range s.metrics.all {
+		c.Describe(ch)
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (s *Server) Collect(ch chan<- prometheus.Metric) {
+	for _, c := range s.metrics.all {
+		c.Collect(ch)
+	}
+}

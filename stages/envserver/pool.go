@@ -1,0 +1,219 @@
+package envserver
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/schemas"
+	"github.com/prl-project/prl/stages/internal/idset"
+)
+
+// A job is one task on its way through the server. Its fields are under the pool's mutex, or never change.
+type job struct {
+	core    *core // that waits for it; nil when the partition has gone elsewhere
+	player  *player
+	task    *schemas.Task
+	ref     pipeline.Ref
+	crashes int // ends without warning so far
+	phase   phase
+	slots   int   // rollouts it counts for
+	seq     int64 // order of arrival in this process
+	cancel  context.CancelCauseFunc
+	// start is the lowest policy version among its sampled tokens so far; -1 before the first
+	start int64
+}
+
+// A phase is how far a job has come. A job only moves forward.
+type phase int
+
+const (
+	waiting phase = iota // for a slot
+	granted              // it has a slot and waits for a committed state that lists it as started
+	running
+	done    // its traces are acknowledged
+	dropped // it will not be run here
+)
+
+// A pool shares its slots among the tasks of all environments of the process, the oldest first, and runs them.
+type pool struct {
+	size    int
+	play    func(context.Context, *job) []*schemas.Trace // nil if ctx was cancelled with errStopped
+	publish func(context.Context, []*schemas.Trace) error
+	ctx     context.Context // of everything that runs
+	stop    context.CancelCauseFunc
+
+	mu       sync.Mutex
+	open     bool // tasks may start
+	stopping bool
+	used     int
+	seq      int64
+	queues   [][]*job // waiting, in order of arrival, by number of crashes
+	crashing []int    // slots used, by number of crashes
+	jobs     map[*job]struct{}
+	busy     int           // jobs that run, or whose end their core has not reported
+	changed  chan struct{} // closed when busy falls
+	newest   int64         // policy version
+	decided  map[string]*idset.Set
+	wg       sync.WaitGroup
+}
+
+func newPool(size, maxCrashes int) *pool {
+	p := &pool{
+		size: size, queues: make([][]*job, maxCrashes), crashing: make([]int, maxCrashes), jobs: map[*job]struct{}{},
+		changed: make(chan struct{}), newest: -1, decided: map[string]*idset.Set{},
+	}
+	p.ctx, p.stop = context.WithCancelCause(context.Background())
+	return p
+}
+
+// limit is how many slots tasks with a number of crashes may have together, so that a task that kills the process does
+// not take many others with it again and again.
+func (p *pool) limit(crashes int) int {
+	if crashes < 2 {
+		return p.size
+	}
+	return max(1, p.size>>min(2*(crashes-1), 62))
+}
+
+// add queues a job, or ends it at once where there is nothing to run, under the mutex.
+func (p *pool) add(j *job) {
+	p.seq++
+	j.seq, j.start = p.seq, -1
+	j.slots = min(len(indices(j.task)), p.size)
+	switch {
+	case p.stopping:
+	case j.crashes >= len(p.queues):
+		p.conclude(j, &failure{schemas.ErrorCrashed, fmt.Errorf("its process ended without warning %d times", j.crashes)})
+	case p.isDecided(j.task):
+		p.conclude(j, errDecided)
+	default:
+		p.jobs[j] = struct{}{}
+		p.queues[j.crashes] = append(p.queues[j.crashes], j)
+	}
+}
+
+// grant gives free slots to the oldest jobs that may run, under the mutex. One that is held back for its crashes lets
+// others pass; one for which there are too few slots does not.
+func (p *pool) grant() {
+	for p.open && !p.stopping {
+		var next *job
+		for crashes := range p.queues {
+			j := p.head(crashes)
+			if j == nil {
+				continue
+			}
+			if n := p.crashing[crashes]; n > 0 && n+j.slots > p.limit(crashes) {
+				continue
+			}
+			if next == nil || j.seq < next.seq {
+				next = j
+			}
+		}
+		if next == nil || p.used+next.slots > p.size {
+			return
+		}
+		p.queues[next.crashes] = p.queues[next.crashes][1:]
+		next.phase, next.core.dirty = granted, true
+		p.used += next.slots
+		p.crashing[next.crashes] += next.slots
+	}
+}
+
+// head is the oldest waiting job with a number of crashes.
+func (p *pool) head(crashes int) *job {
+	q := p.queues[crashes]
+	for len(q) > 0 && q[0].phase != waiting {
+		q[0] = nil
+		q = q[1:]
+	}
+	p.queues[crashes] = q
+	if len(q) == 0 {
+		return nil
+	}
+	return q[0]
+}
+
+// release gives a job's slots back, under the mutex.
+func (p *pool) release(j *job) {
+	p.used -= j.slots
+	p.crashing[j.crashes] -= j.slots
+}
+
+// launch runs a job that has been granted, under the mutex.
+func (p *pool) launch(j *job) {
+	ctx := p.begin(j)
+	p.wg.Go(func() {
+		traces := p.play(ctx, j)
+		p.mu.Lock()
+		p.release(j)
+		p.mu.Unlock()
+		p.end(j, traces)
+	})
+}
+
+// conclude ends a job that is not played with the traces it gets instead, under the mutex. It needs no slot.
+func (p *pool) conclude(j *job, why error) {
+	p.begin(j)
+	p.wg.Go(func() { p.end(j, j.player.refuse(j.task, why)) })
+}
+
+func (p *pool) begin(j *job) context.Context {
+	ctx, cancel := context.WithCancelCause(p.ctx)
+	j.phase, j.cancel = running, cancel
+	p.jobs[j] = struct{}{}
+	p.busy++
+	return ctx
+}
+
+// end writes a job's traces and tells its core when they are acknowledged. Without traces, or if the server stops
+// before, the task stays unfinished.
+func (p *pool) end(j *job, traces []*schemas.Trace) {
+	var err error = errStopped
+	if traces != nil {
+		err = p.publish(p.ctx, traces)
+	}
+	pipeline.Crash("envserver.published")
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	j.cancel(nil)
+	delete(p.jobs, j)
+	switch {
+	case err != nil:
+		j.phase = dropped
+		p.rest()
+	case j.core == nil:
+		j.phase = done
+		p.rest()
+	default:
+		j.phase = done
+		j.core.ended = append(j.core.ended, j)
+	}
+}
+
+// rest says that a job needs nothing more, under the mutex.
+func (p *pool) rest() {
+	p.busy--
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// drain starts nothing more and waits until nothing runs, or ctx ends; then what still runs is cancelled, and writes no
+// traces.
+func (p *pool) drain(ctx context.Context) {
+	p.mu.Lock()
+	p.stopping = true
+	for p.busy > 0 && ctx.Err() == nil {
+		changed := p.changed
+		p.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+		p.mu.Lock()
+	}
+	p.mu.Unlock()
+	p.stop(errStopped)
+	p.wg.Wait()
+}

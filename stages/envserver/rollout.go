@@ -1,0 +1,233 @@
+package envserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/prl-project/prl/schemas"
+	"github.com/prl-project/prl/stages/envserver/env"
+	"github.com/prl-project/prl/stages/inference"
+)
+
+// A player plays tasks of one environment.
+type player struct {
+	environment env.Environment
+	info        env.Info
+	caller      caller
+	renderer    Renderer
+	format      toolFormat
+	envTimeout  time.Duration
+	model       string
+	instance    string
+}
+
+// A rollout is one run of the policy through a task. It is for one goroutine.
+//
+// A limit on the policy (tokens of a call or of the rollout, turns, the rollout's time) truncates it, and it is scored
+// like any other. What the policy never had a part in is a failure: an environment or a model that fails, a prompt
+// longer than the limit, time that was over before the first answer.
+type rollout struct {
+	*player
+	task  *schemas.Task
+	trace *schemas.Trace
+	talk  conversation
+	cut   string // why a limit ended the episode; empty if it did not
+	score env.Score
+	// sampled is told the lowest policy version among the sampled tokens after each model call.
+	sampled func(version int64)
+}
+
+func (p *player) newRollout(t *schemas.Task, index int, run string, sampled func(int64)) *rollout {
+	return &rollout{player: p, task: t, sampled: sampled, talk: conversation{renderer: p.renderer},
+		trace: newTrace(t, index, run, p.info.Version, p.model, p.instance)}
+}
+
+// play fills in the trace. An error is a failure, or why ctx was cancelled; the trace then holds what there was.
+func (r *rollout) play(ctx context.Context) error {
+	e := newEpisode(r.envTimeout)
+	defer e.close()
+	defer r.record()
+	start := time.Now()
+	deadline, timing := start.Add(time.Duration(r.task.TimeoutMs)*time.Millisecond), &r.trace.Timing
+	open, err := e.begin(ctx, r.environment, json.RawMessage(r.task.Task), env.Split(r.task.Split), int(r.task.TaskIndex), r.task.GroupSeed)
+	timing.SetupMs = since(start)
+	if open.task != nil {
+		r.trace.Task = valid(string(open.task))
+	}
+	if err != nil {
+		return fault(ctx, errorEnvironment, err)
+	}
+	if err := r.open(open); err != nil {
+		return fault(ctx, errorEnvironment, err)
+	}
+	if err := r.converse(ctx, e, deadline, len(open.tools) > 0); err != nil {
+		return err
+	}
+	start = time.Now()
+	score, err := e.score(ctx)
+	timing.ScoringMs = since(start)
+	if err == nil {
+		err = r.take(score)
+	}
+	if err != nil {
+		return fault(ctx, errorEnvironment, err)
+	}
+	return nil
+}
+
+// open begins the conversation. Tools are told in the system message, the first.
+func (r *rollout) open(o opening) error {
+	messages := o.prompt
+	if len(o.tools) > 0 {
+		text, err := r.format.prompt(o.tools)
+		if err != nil {
+			return err
+		}
+		if messages[0].Role == env.RoleSystem {
+			messages[0].Content += "\n\n" + text
+		} else {
+			messages = slices.Insert(messages, 0, env.System(text))
+		}
+	}
+	for _, m := range messages {
+		r.talk.add(m)
+	}
+	return nil
+}
+
+// converse lets policy and environment talk until one of them, or a limit, ends it.
+func (r *rollout) converse(ctx context.Context, e *episode, deadline time.Time, tools bool) error {
+	timed, cancel := context.WithDeadlineCause(ctx, deadline, errDeadline)
+	defer cancel()
+	timing := &r.trace.Timing
+	for call := 0; ; call++ {
+		prompt, err := r.talk.prompt()
+		if err != nil {
+			return fault(ctx, errorEnvironment, err)
+		}
+		room := r.task.MaxRolloutTokens - len(prompt.tokens)
+		if room < 1 && call == 0 {
+			return fault(ctx, errorEnvironment, fmt.Errorf("the prompt has %d tokens, a rollout may have %d", len(prompt.tokens), r.task.MaxRolloutTokens))
+		}
+		if room < 1 {
+			return r.end(stopMaxTokens)
+		}
+		start := time.Now()
+		answer, err := r.caller.generate(timed, inference.Request{
+			Tokens: prompt.tokens, MaxTokens: min(room, r.task.MaxTokens), Temperature: r.task.Temperature, TopP: r.task.TopP,
+			Seed: mix(r.trace.Seed, call), StopTokens: []int32{r.renderer.EOS()}, PinVersion: r.task.PinVersion, Model: r.model,
+		})
+		timing.GenerationMs += since(start)
+		if errors.Is(err, errDeadline) && call > 0 {
+			return r.end(stopDeadline)
+		}
+		if tooLong(err) && call > 0 {
+			return r.end(stopMaxTokens)
+		}
+		if err != nil {
+			return fault(ctx, errorModel, err)
+		}
+		reply := r.hear(prompt, answer, tools)
+		start = time.Now()
+		turn, err := e.reply(ctx, reply.Message)
+		timing.EnvironmentMs += since(start)
+		if err != nil {
+			return fault(ctx, errorEnvironment, err)
+		}
+		for _, m := range turn.Messages {
+			r.talk.add(reply.answer(m))
+		}
+		r.trace.Truncated = turn.Truncated
+		switch cut := answer.FinishReason == inference.FinishLength; {
+		case turn.Done:
+			r.trace.Truncated = turn.Truncated || cut
+			return nil
+		case cut:
+			return r.end(stopMaxTokens)
+		}
+	}
+}
+
+// tooLong reports whether the model has no room for the prompt.
+func tooLong(err error) bool {
+	var refused *inference.Error
+	return errors.As(err, &refused) && refused.Code == inference.CodeTooLong
+}
+
+// end cuts the episode.
+func (r *rollout) end(why string) error {
+	r.cut, r.trace.Truncated = why, true
+	return nil
+}
+
+// heard is a reply as the environment gets it; broken says by id which of its calls cannot be read, and why.
+type heard struct {
+	env.Message
+	broken map[string]error
+}
+
+func (r *rollout) hear(p prompt, a inference.Completion, tools bool) heard {
+	content := r.talk.say(p, a, r.task.Temperature)
+	if r.talk.lowest != nil && r.sampled != nil {
+		r.sampled(*r.talk.lowest)
+	}
+	h := heard{broken: map[string]error{}}
+	var calls []env.ToolCall
+	if tools {
+		for k, c := range r.format.parse(content) {
+			id := fmt.Sprintf("call_%d_%d", len(r.talk.replies)-1, k)
+			if c.err != nil {
+				h.broken[id] = c.err
+			}
+			calls = append(calls, env.ToolCall{ID: id, Name: c.name, Arguments: c.arguments})
+		}
+	}
+	h.Message = r.talk.call(calls)
+	return h
+}
+
+// answer is the environment's message, or what is told of a call that could not be read: the environment was given it
+// without a name, which is no tool.
+func (h heard) answer(m env.Message) env.Message {
+	if err, ok := h.broken[m.ToolCallID]; ok && m.Role == env.RoleTool {
+		m.Content = "error: the tool call cannot be read: " + err.Error()
+	}
+	return m
+}
+
+// take records a score; that of a group replaces the rollout's own.
+func (r *rollout) take(s env.Score) error {
+	r.score = s
+	t := r.trace
+	t.Rewards, t.Metrics = map[string]*float64{}, map[string]float64{}
+	for name, c := range s.Rewards {
+		t.Rewards[valid(name)] = c.Value
+	}
+	for name, v := range s.Metrics {
+		t.Metrics[valid(name)] = v
+	}
+	t.Reward, t.StopReason = s.Rewards.Total(), valid(s.Stop)
+	if r.cut != "" {
+		t.StopReason = r.cut
+	}
+	for k := range r.talk.replies {
+		r.talk.nodes[r.talk.replies[k].node].TokenRewards = nil
+	}
+	for k, c := range s.CharRewards {
+		if err := r.talk.reward(k, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// record puts the conversation into the trace.
+func (r *rollout) record() {
+	r.trace.Nodes, r.trace.PolicyStart, r.trace.PolicyEnd = r.talk.nodes, r.talk.lowest, r.talk.highest
+}
+
+func since(start time.Time) float64 { return float64(time.Since(start).Microseconds()) / 1000 }

@@ -1,0 +1,131 @@
+package inference
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/prl-project/prl/schemas"
+)
+
+// Request asks for one completion of a prompt that is given as tokens.
+type Request struct {
+	// Tokens is the prompt. It must be shorter than the longest sequence (CodeTooLong otherwise).
+	Tokens []int32
+	// MaxTokens is how many tokens are sampled at most; 0, or more than fit, is as many as fit.
+	MaxTokens int
+	// Temperature divides the logits; 0 takes the most probable token.
+	Temperature float64
+	// TopP restricts sampling to the most probable tokens that together reach it; 0 and 1 are no restriction.
+	TopP float64
+	// Seed of the request's own random numbers: the same seed, prompt and version give the same tokens.
+	Seed int64
+	// StopTokens end the completion; nothing else does, no end-of-sequence token either.
+	StopTokens []int32
+	// PinVersion is the only policy version that may serve the request, which waits until it is published; nil is the
+	// newest at each token.
+	PinVersion *int64
+	// Model is the name of the model that is asked for; empty is whatever is served.
+	Model string
+}
+
+// Completion is what the policy sampled. Logprobs is as long as Tokens.
+type Completion struct {
+	// Tokens are the sampled ones; the stop token is included when FinishReason is "stop".
+	Tokens []int32
+	// Logprobs are those of the sampled tokens, after temperature (before top-p); at temperature 0, of the logits as
+	// they are.
+	Logprobs []float32
+	// Versions says which policy version sampled the tokens from an offset into Tokens on; the first offset is 0.
+	Versions []schemas.VersionRun
+	// FinishReason is FinishStop or FinishLength.
+	FinishReason string
+}
+
+// Reasons why a completion ended.
+const (
+	FinishStop   = "stop"   // a stop token was sampled
+	FinishLength = "length" // MaxTokens were sampled, or no more fit
+)
+
+// A Generator completes prompts. Generate is called from many goroutines at once and returns when the completion is
+// whole, when ctx ends (with its error), or with an *Error.
+type Generator interface {
+	Generate(ctx context.Context, r Request) (Completion, error)
+}
+
+// Error says why a request was not served: the same in process and over HTTP.
+type Error struct {
+	Status  int    // of the HTTP reply; 0 where there was none
+	Code    string // one of the codes below, or what a foreign server called it
+	Message string
+	Cause   error // of a call without a reply
+}
+
+// Codes of errors.
+const (
+	CodeInvalid      = "invalid_request"         // 400: the request can never be served
+	CodeUnsupported  = "unsupported_parameter"   // 400: names a parameter this server does not implement
+	CodeTooLong      = "context_length_exceeded" // 400: the prompt leaves no room for a token
+	CodeUnauthorized = "unauthorized"            // 401
+	CodeNoModel      = "model_not_found"         // 404: another model is served
+	CodeNoVersion    = "version_not_found"       // 404: newer versions exist, this one does not
+	CodeTooLarge     = "request_too_large"       // 413
+	CodeInternal     = "internal_error"          // 500
+	CodeOverloaded   = "overloaded"              // 503: the queue is full
+	CodeStopping     = "stopping"                // 503: the server shuts down
+	CodeHeldTooLong  = "version_not_published"   // 504: the pinned version did not come in time
+	CodeConnection   = "connection"              // no reply
+)
+
+func (e *Error) Error() string {
+	s := e.Message
+	if e.Status != 0 {
+		s = fmt.Sprintf("%s (%d %s)", e.Message, e.Status, e.Code)
+	}
+	if e.Cause != nil {
+		s += ": " + e.Cause.Error()
+	}
+	return s
+}
+
+// Unwrap gives the cause of a call without a reply.
+func (e *Error) Unwrap() error { return e.Cause }
+
+// Retryable reports whether the same request may succeed later: after a reply of 5xx and where there was no reply, but
+// not after 4xx, and not when the caller's context has ended.
+func Retryable(err error) bool {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return false
+	}
+	var e *Error
+	return errors.As(err, &e) && (e.Status == 0 || e.Status >= http.StatusInternalServerError)
+}
+
+func refuse(status int, code, format string, args ...any) *Error {
+	return &Error{Status: status, Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+// validate checks what does not depend on the model.
+func (r Request) validate() error {
+	switch {
+	case len(r.Tokens) == 0:
+		return refuse(http.StatusBadRequest, CodeInvalid, "the prompt has no tokens")
+	case r.MaxTokens < 0:
+		return refuse(http.StatusBadRequest, CodeInvalid, "max_tokens = %d: at least 1, or 0 for as many as fit", r.MaxTokens)
+	case !(r.Temperature >= 0 && r.Temperature <= maxTemperature) || (r.Temperature > 0 && r.Temperature < minTemperature):
+		return refuse(http.StatusBadRequest, CodeInvalid, "temperature = %g: 0, or between %g and %g", r.Temperature, minTemperature, maxTemperature)
+	case !(r.TopP >= 0 && r.TopP <= 1):
+		return refuse(http.StatusBadRequest, CodeInvalid, "top_p = %g: above 0, at most 1", r.TopP)
+	case r.PinVersion != nil && *r.PinVersion < 0:
+		return refuse(http.StatusBadRequest, CodeInvalid, "pin_version = %d: versions count from 0", *r.PinVersion)
+	}
+	return nil
+}
+
+// Bounds of a temperature other than 0: inside them float32 logits divided by it stay finite and apart.
+const (
+	minTemperature = 1e-2
+	maxTemperature = 100.0
+)

@@ -1,0 +1,46 @@
+package inference
+
+import "context"
+
+// Policy is one policy version as its record published it; the bytes are verified.
+type Policy struct {
+	Version   int64
+	Weights   []byte // safetensors
+	Config    []byte // Hugging Face config.json
+	Tokenizer []byte // Hugging Face tokenizer.json
+}
+
+// A Backend samples from loaded policies. The server in front of it decides what is loaded, holds requests, bounds their
+// number and speaks HTTP; so a backend on other hardware is this interface alone.
+//
+// Generate gets requests that are valid by themselves, after the first Load. One with a pin is for a loaded version,
+// which is not unloaded before Generate returns. One without follows the newest loaded version: from one token to the
+// next it goes over to a newer one, without being dropped. What a request gets depends on the request and the versions
+// that serve it, never on other requests.
+type Backend interface {
+	Generator
+	// Load makes a version ready to serve beside those loaded before. A version is loaded once, or again after Unload.
+	Load(ctx context.Context, p Policy) error
+	// Unload gives up a version, never the newest.
+	Unload(version int64)
+	// Tokenizer is that of the policies; nil before the first Load.
+	Tokenizer() Tokenizer
+	// MaxLen is the longest sequence, prompt and completion together; 0 before the first Load.
+	MaxLen() int
+	// Run does the work until ctx ends, then fails what is left with CodeStopping.
+	Run(ctx context.Context) error
+}
+
+// A Tokenizer turns conversations into tokens and tokens into text. A conversation is the concatenation of its messages.
+type Tokenizer interface {
+	// RenderMessage gives the tokens of one whole message.
+	RenderMessage(role, content string) ([]int32, error)
+	// GenerationPrompt is what stands before an answer of the policy.
+	GenerationPrompt() []int32
+	// Decode gives the text of tokens, without special ones.
+	Decode(tokens []int32) string
+	// Token is one token as text for people.
+	Token(id int32) string
+	// EOS ends an answer.
+	EOS() int32
+}

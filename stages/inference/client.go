@@ -1,0 +1,103 @@
+package inference
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// Client asks a server for completions over /inference/v1/generate. It is a Generator; a call ends with its context.
+type Client struct {
+	base  string
+	http  *http.Client
+	Token string // sent as bearer token where not empty
+}
+
+// clientConns is how many idle connections are kept to a server: as many as calls that run at once, so that none is
+// opened anew for each.
+const clientConns = 1024
+
+// NewClient is a client of the server at baseURL, such as http://localhost:8000.
+func NewClient(baseURL string) *Client {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.MaxIdleConns, t.MaxIdleConnsPerHost, t.IdleConnTimeout = clientConns, clientConns, 90*time.Second
+	return &Client{base: strings.TrimRight(baseURL, "/"), http: &http.Client{Transport: t}}
+}
+
+// Close drops the idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Generate implements Generator.
+func (c *Client) Generate(ctx context.Context, r Request) (Completion, error) {
+	if err := r.validate(); err != nil {
+		return Completion{}, err
+	}
+	body, err := json.Marshal(newGenerateRequest(r))
+	if err != nil {
+		return Completion{}, fmt.Errorf("encode a request: %w", err)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+pathGenerate, bytes.NewReader(body))
+	if err != nil {
+		return Completion{}, refuse(http.StatusBadRequest, CodeInvalid, "server address %s: %v", c.base, err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if c.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.Token)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return Completion{}, c.lost(ctx, err)
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxReplyBytes+1))
+	switch {
+	case err != nil:
+		return Completion{}, c.lost(ctx, err)
+	case resp.StatusCode != http.StatusOK:
+		return Completion{}, errorOf(resp.StatusCode, data)
+	case len(data) > maxReplyBytes:
+		return Completion{}, &Error{Code: CodeConnection, Message: fmt.Sprintf("the reply of %s has over %d bytes", c.base, maxReplyBytes)}
+	}
+	var reply generateReply
+	if err := json.Unmarshal(data, &reply); err != nil {
+		return Completion{}, &Error{Code: CodeConnection, Message: "the reply of " + c.base + " is no JSON", Cause: err}
+	}
+	done, err := reply.completion()
+	if err != nil {
+		return Completion{}, &Error{Code: CodeConnection, Message: "the reply of " + c.base + " is invalid", Cause: err}
+	}
+	return done, nil
+}
+
+// maxReplyBytes bounds what a client reads: some 200 bytes a token.
+const maxReplyBytes = 64 << 20
+
+func (c *Client) lost(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("ask %s: %w", c.base, ctx.Err())
+	}
+	return &Error{Code: CodeConnection, Message: "no reply from " + c.base, Cause: err}
+}
+
+// errorOf reads an OpenAI-style error object; what is none becomes the message as it is, shortened.
+func errorOf(status int, body []byte) *Error {
+	var o errorReply
+	if err := json.Unmarshal(body, &o); err == nil && o.Error.Message != "" {
+		code := o.Error.Code
+		if code == "" {
+			code = o.Error.Type
+		}
+		return &Error{Status: status, Code: code, Message: o.Error.Message}
+	}
+	const most = 300
+	text := strings.TrimSpace(string(body))
+	if len(text) > most {
+		text = text[:most] + "…"
+	}
+	return &Error{Status: status, Code: http.StatusText(status), Message: text}
+}

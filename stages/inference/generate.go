@@ -1,0 +1,168 @@
+package inference
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+
+	"github.com/prl-project/prl/schemas"
+)
+
+const pathGenerate = "/inference/v1/generate"
+
+// generateRequest is the body of vLLM's token-in, token-out endpoint; pin_version is ours.
+type generateRequest struct {
+	Model      string           `json:"model,omitempty"`
+	TokenIDs   []int32          `json:"token_ids"`
+	Sampling   generateSampling `json:"sampling_params"`
+	PinVersion *int64           `json:"pin_version,omitempty"`
+}
+
+type generateSampling struct {
+	samplingParams
+	Logprobs *int `json:"logprobs,omitempty"` // 1: of the sampled tokens; 0: none
+}
+
+type generateReply struct {
+	RequestID string           `json:"request_id"`
+	Choices   []generateChoice `json:"choices"`
+}
+
+type generateChoice struct {
+	Index        int           `json:"index"`
+	TokenIDs     []int32       `json:"token_ids"`
+	FinishReason string        `json:"finish_reason"`
+	Logprobs     *logprobs     `json:"logprobs"`
+	Versions     []versionSpan `json:"policy_versions"`
+}
+
+type logprobs struct {
+	Content []tokenLogprob `json:"content"`
+}
+
+type tokenLogprob struct {
+	Token   string  `json:"token"`
+	Logprob float32 `json:"logprob"`
+}
+
+// versionSpan says which policy version sampled the tokens from an offset on.
+type versionSpan struct {
+	Offset  int   `json:"offset"`
+	Version int64 `json:"version"`
+}
+
+func spansOf(runs []schemas.VersionRun) []versionSpan {
+	spans := make([]versionSpan, len(runs))
+	for i, r := range runs {
+		spans[i] = versionSpan(r)
+	}
+	return spans
+}
+
+// newGenerateRequest is r as the client sends it. The stop tokens are complete, so the end of sequence is ignored.
+func newGenerateRequest(r Request) generateRequest {
+	one := 1
+	q := generateRequest{Model: r.Model, TokenIDs: r.Tokens, PinVersion: r.PinVersion, Sampling: generateSampling{
+		samplingParams: samplingParams{Temperature: &r.Temperature, Seed: &r.Seed, StopTokenIDs: r.StopTokens, IgnoreEOS: true},
+		Logprobs:       &one,
+	}}
+	if r.TopP != 0 {
+		q.Sampling.TopP = &r.TopP
+	}
+	if r.MaxTokens != 0 {
+		q.Sampling.MaxTokens = &r.MaxTokens
+	}
+	return q
+}
+
+// UnmarshalJSON refuses parameters that are not supported.
+func (g *generateSampling) UnmarshalJSON(data []byte) error {
+	if err := checkSupported(data); err != nil {
+		return err
+	}
+	type plain generateSampling
+	return json.Unmarshal(data, (*plain)(g))
+}
+
+// generateBody adds what is refused at the top level.
+type generateBody struct {
+	generateRequest
+	Stream   bool            `json:"stream"`
+	Features json.RawMessage `json:"features"`
+}
+
+func (s *Server) handleGenerate(r *http.Request, data []byte) (any, error) {
+	var body generateBody
+	if err := decodeBody(data, &body); err != nil {
+		return nil, err
+	}
+	if body.Stream {
+		return nil, errStream
+	}
+	if len(body.Features) > 0 && !asksForNothing(body.Features, nil) {
+		return nil, refuse(http.StatusBadRequest, CodeUnsupported, "not supported by this server: [features]")
+	}
+	if n := body.Sampling.Logprobs; n != nil && (*n < 0 || *n > 1) {
+		return nil, refuse(http.StatusBadRequest, CodeUnsupported, "logprobs = %d: 1, of the sampled token, or 0", *n)
+	}
+	tok, err := s.tokenizer(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	req := Request{Tokens: body.TokenIDs, PinVersion: body.PinVersion, Model: body.Model}
+	if err := body.Sampling.apply(&req, tok.EOS()); err != nil {
+		return nil, err
+	}
+	c, err := s.Generate(r.Context(), req)
+	if err != nil {
+		return nil, err
+	}
+	choice := generateChoice{TokenIDs: c.Tokens, FinishReason: c.FinishReason, Versions: spansOf(c.Versions)}
+	if n := body.Sampling.Logprobs; n != nil && *n == 1 {
+		choice.Logprobs = &logprobs{Content: make([]tokenLogprob, len(c.Tokens))}
+		for i, t := range c.Tokens {
+			choice.Logprobs.Content[i] = tokenLogprob{tokenName(t), c.Logprobs[i]}
+		}
+	}
+	return generateReply{RequestID: s.nextID("gen"), Choices: []generateChoice{choice}}, nil
+}
+
+func tokenName(t int32) string { return fmt.Sprintf("token_id:%d", t) }
+
+// completion checks a reply and reads it.
+func (r generateReply) completion() (Completion, error) {
+	if len(r.Choices) != 1 {
+		return Completion{}, fmt.Errorf("%d choices: want one", len(r.Choices))
+	}
+	c := r.Choices[0]
+	n := len(c.TokenIDs)
+	switch {
+	case n == 0:
+		return Completion{}, errors.New("no tokens")
+	case c.FinishReason != FinishStop && c.FinishReason != FinishLength:
+		return Completion{}, fmt.Errorf("finish_reason %q", c.FinishReason)
+	case c.Logprobs == nil || len(c.Logprobs.Content) != n:
+		return Completion{}, fmt.Errorf("not one log-probability for each of %d tokens", n)
+	case len(c.Versions) == 0 || c.Versions[0].Offset != 0:
+		return Completion{}, errors.New("it does not say which policy version sampled the first token")
+	}
+	out := Completion{Tokens: c.TokenIDs, Logprobs: make([]float32, n), FinishReason: c.FinishReason}
+	for i, l := range c.Logprobs.Content {
+		if l.Token != tokenName(c.TokenIDs[i]) {
+			return Completion{}, fmt.Errorf("log-probability %d is of %q, the token is %d", i, l.Token, c.TokenIDs[i])
+		}
+		if f := float64(l.Logprob); math.IsNaN(f) || math.IsInf(f, 0) || f > 0 {
+			return Completion{}, fmt.Errorf("log-probability %d is %g", i, f)
+		}
+		out.Logprobs[i] = l.Logprob
+	}
+	for i, v := range c.Versions {
+		if v.Offset >= n || v.Version < 0 || i > 0 && v.Offset <= c.Versions[i-1].Offset {
+			return Completion{}, fmt.Errorf("policy version %d from token %d of %d on, in run %d", v.Version, v.Offset, n, i)
+		}
+		out.Versions = append(out.Versions, schemas.VersionRun(v))
+	}
+	return out, nil
+}

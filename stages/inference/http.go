@@ -1,0 +1,150 @@
+package inference
+
+import (
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Bounds of the body of a request.
+const (
+	maxBodyBytes = 16 << 20
+	bodyTimeout  = time.Minute
+)
+
+// errStream refuses streaming.
+var errStream = refuse(http.StatusBadRequest, CodeUnsupported, "not supported by this server: [stream]; send stream: false")
+
+// errorReply is OpenAI's error object.
+type errorReply struct {
+	Error struct {
+		Message string  `json:"message"`
+		Type    string  `json:"type"`
+		Param   *string `json:"param"`
+		Code    string  `json:"code"`
+	} `json:"error"`
+}
+
+// handler is the HTTP side of the server.
+func (s *Server) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /v1/models", s.endpoint(s.handleModels))
+	mux.Handle("POST /v1/chat/completions", s.endpoint(s.handleChat))
+	mux.Handle("POST "+pathGenerate, s.endpoint(s.handleGenerate))
+	mux.Handle("/", s.endpoint(func(r *http.Request, _ []byte) (any, error) {
+		return nil, refuse(http.StatusNotFound, CodeInvalid, "no endpoint %s %s", r.Method, r.URL.Path)
+	}))
+	return mux
+}
+
+func (s *Server) httpServer() *http.Server {
+	return &http.Server{
+		Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: s.cfg.Timeout + time.Minute,
+		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+	}
+}
+
+// endpoint answers with what f returns for a request and its body, as JSON.
+func (s *Server) endpoint(f func(r *http.Request, body []byte) (any, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var body []byte
+		var reply any
+		err := s.authorize(r)
+		if err == nil {
+			body, err = readBody(w, r)
+		}
+		if err == nil {
+			reply, err = f(r, body)
+		}
+		if r.Context().Err() != nil {
+			return // nobody is there any more
+		}
+		status := http.StatusOK
+		if err != nil {
+			status, reply = errorOut(err)
+		}
+		data, err := json.Marshal(reply)
+		if err != nil {
+			s.rt.Log.Error("a reply cannot be encoded", "path", r.URL.Path, "error", err)
+			http.Error(w, "a reply cannot be encoded", http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Content-Length", strconv.Itoa(len(data)))
+		if status == http.StatusServiceUnavailable {
+			w.Header().Set("Retry-After", "1")
+		}
+		w.WriteHeader(status)
+		if _, err := w.Write(data); err != nil {
+			s.rt.Log.Debug("a reply was not taken", "path", r.URL.Path, "error", err)
+		}
+	})
+}
+
+func (s *Server) authorize(r *http.Request) error {
+	if s.cfg.Token == "" {
+		return nil
+	}
+	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !ok || subtle.ConstantTimeCompare([]byte(token), []byte(s.cfg.Token)) != 1 {
+		return refuse(http.StatusUnauthorized, CodeUnauthorized, "send the server's token: Authorization: Bearer <token>")
+	}
+	return nil
+}
+
+// readBody reads the body of a request under a deadline, which ends with it: the server's own ReadTimeout would go on, and
+// cancel a request that is held.
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	conn := http.NewResponseController(w)
+	if err := conn.SetReadDeadline(time.Now().Add(bodyTimeout)); err != nil {
+		return nil, fmt.Errorf("set a deadline for the body: %w", err)
+	}
+	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBodyBytes))
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		return nil, refuse(http.StatusRequestEntityTooLarge, CodeTooLarge, "the body has over %d bytes", tooLarge.Limit)
+	}
+	if err != nil {
+		return nil, refuse(http.StatusBadRequest, CodeInvalid, "read the body: %v", err)
+	}
+	if err := conn.SetReadDeadline(time.Time{}); err != nil {
+		return nil, fmt.Errorf("end the deadline for the body: %w", err)
+	}
+	return data, nil
+}
+
+// decodeBody decodes a body into v.
+func decodeBody(body []byte, v any) error {
+	err := json.Unmarshal(body, v)
+	var own *Error
+	if err == nil || errors.As(err, &own) {
+		return err
+	}
+	return refuse(http.StatusBadRequest, CodeInvalid, "the body is not the JSON that is expected: %v", err)
+}
+
+// errorOut is the reply for an error.
+func errorOut(err error) (int, errorReply) {
+	e := &Error{Status: http.StatusInternalServerError, Code: CodeInternal}
+	errors.As(err, &e)
+	var out errorReply
+	out.Error.Message, out.Error.Code, out.Error.Type = err.Error(), e.Code, "server_error"
+	if e.Cause == nil && e.Message != "" {
+		out.Error.Message = e.Message
+	}
+	if e.Status < http.StatusInternalServerError {
+		out.Error.Type = "invalid_request_error"
+	}
+	return e.Status, out
+}
+
+// nextID names a reply.
+func (s *Server) nextID(kind string) string {
+	return fmt.Sprintf("%s-%s-%d", kind, s.id, s.ids.Add(1))
+}

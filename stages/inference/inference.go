@@ -1,0 +1,309 @@
+// Package inference serves the policy: every sampled token comes back with its id, its log-probability after temperature
+// and the policy version that sampled it, and what a request gets does not depend on what else is served (I6, I7).
+//
+// Hard guarantees, each with a test:
+//   - Batch invariance: the same prompt, seed and version give the same tokens and log-probabilities, bit for bit, alone
+//     or among others, whatever prompts were served before.
+//   - A new version is swapped in between two tokens and drops no request; Completion.Versions says where.
+//   - A request with a pin is served by exactly that version. If the version is not published yet the request is held
+//     until it is, at most Config.Hold; if it is not loaded any more it is loaded again from the blob store.
+//   - Nothing is served under a version before its record, or with bytes other than the record's SHA-256 names.
+//   - Parameters that would change the distribution in a way that is not implemented are refused by name.
+//
+// Optimisations: a prompt that goes on where a sequence kept in a slot ends is not computed again (under the same version).
+//
+//	Reads    policies, weights from the blob store; requests in process or over HTTP
+//	Writes   nothing
+//	Key      none
+//	State    none: policies is read from the start
+//	On replay requests are the caller's to repeat; with the same seed and pin the reply is the same
+package inference
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/schemas"
+)
+
+// Stage is the stage's name.
+const Stage = "inference"
+
+// Server is the stage. It is a Generator for callers in its process.
+type Server struct {
+	rt       *pipeline.Runtime
+	cfg      Config
+	backend  Backend
+	policies *policies
+	metrics  *metrics
+
+	id  string // of the server, in the names of replies
+	ids atomic.Int64
+
+	listening chan struct{} // closed once addr stands
+	addr      net.Addr
+
+	holding context.Context // ends when the stage stops: nothing is held any longer
+	endHold context.CancelCauseFunc
+
+	mu       sync.Mutex
+	requests int  // in the server
+	stopping bool // no new ones
+	empty    chan struct{}
+}
+
+// New makes the stage with the native backend. It does no I/O: Run does.
+func New(rt *pipeline.Runtime, cfg Config) (*Server, error) {
+	cfg, err := cfg.forRun(rt.Run)
+	if err != nil {
+		return nil, err
+	}
+	return newServer(rt, cfg, newNative(cfg))
+}
+
+func newServer(rt *pipeline.Runtime, cfg Config, b Backend) (*Server, error) {
+	m, err := newMetrics(rt.Registry)
+	if err != nil {
+		return nil, fmt.Errorf("inference metrics: %w", err)
+	}
+	s := &Server{
+		rt: rt, cfg: cfg, backend: b, metrics: m, id: fmt.Sprintf("%08x", rand.Uint32()),
+		listening: make(chan struct{}), empty: make(chan struct{}),
+	}
+	s.holding, s.endHold = context.WithCancelCause(context.Background())
+	s.policies = newPolicies(cfg.Versions, cfg.Hold, s.load, b.Unload)
+	return s, nil
+}
+
+// Generator serves callers in this process, as HTTP does others. It may be used before Run: requests are held.
+func (s *Server) Generator() Generator { return s }
+
+// Listening is closed when Addr is known.
+func (s *Server) Listening() <-chan struct{} { return s.listening }
+
+// Addr is the address of the HTTP server; nil where there is none, or before Listening is closed.
+func (s *Server) Addr() net.Addr {
+	select {
+	case <-s.listening:
+		return s.addr
+	default:
+		return nil
+	}
+}
+
+// Generate implements Generator.
+func (s *Server) Generate(ctx context.Context, r Request) (c Completion, err error) {
+	if err := s.enter(); err != nil {
+		s.metrics.ended(r, c, err)
+		return Completion{}, err
+	}
+	defer s.leave()
+	defer func() { s.metrics.ended(r, c, err) }()
+	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.Timeout,
+		refuse(http.StatusGatewayTimeout, CodeHeldTooLong, "the request took longer than %v", s.cfg.Timeout))
+	defer cancel()
+	if err := r.validate(); err != nil {
+		return Completion{}, err
+	}
+	if r.Model != "" && r.Model != s.cfg.Model {
+		return Completion{}, refuse(http.StatusNotFound, CodeNoModel, "model %q is not served here: %q is", r.Model, s.cfg.Model)
+	}
+	release, err := s.version(ctx, r.PinVersion)
+	if err != nil {
+		return Completion{}, err
+	}
+	defer release()
+	return s.backend.Generate(ctx, r)
+}
+
+// version waits until a request can be served, and keeps the version it is pinned to loaded.
+func (s *Server) version(ctx context.Context, pin *int64) (release func(), err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(s.holding, func() { cancel(context.Cause(s.holding)) })()
+	if pin == nil {
+		return func() {}, s.policies.waitServing(ctx)
+	}
+	return s.policies.use(ctx, *pin)
+}
+
+// tokenizer waits for the first policy.
+func (s *Server) tokenizer(ctx context.Context) (Tokenizer, error) {
+	if t := s.backend.Tokenizer(); t != nil {
+		return t, nil
+	}
+	if _, err := s.version(ctx, nil); err != nil {
+		return nil, err
+	}
+	return s.backend.Tokenizer(), nil
+}
+
+func (s *Server) enter() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.stopping:
+		return errStopping
+	case s.requests >= s.cfg.MaxRequests:
+		return refuse(http.StatusServiceUnavailable, CodeOverloaded, "%d requests are in the server already: try again later (inference.max_requests)", s.requests)
+	}
+	s.requests++
+	s.metrics.running.Inc()
+	return nil
+}
+
+func (s *Server) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requests--
+	s.metrics.running.Dec()
+	if s.stopping && s.requests == 0 {
+		close(s.empty)
+	}
+}
+
+// Run serves until ctx ends; then running requests have Config.Drain to end. It is called once.
+func (s *Server) Run(ctx context.Context) error {
+	var hs *http.Server
+	var l net.Listener
+	if s.cfg.Listen != "" {
+		var err error
+		if l, err = net.Listen("tcp", s.cfg.Listen); err != nil {
+			return fmt.Errorf("serve inference: %w (inference.listen chooses another address)", err)
+		}
+		s.addr, hs = l.Addr(), s.httpServer()
+		s.rt.Log.Info("inference serves", "addr", "http://"+l.Addr().String())
+	}
+	close(s.listening)
+	work, endWork := context.WithCancel(context.WithoutCancel(ctx))
+	defer endWork()
+	g, stop := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.backend.Run(work) })
+	g.Go(func() error { return s.follow(stop) })
+	if hs != nil {
+		g.Go(func() error {
+			if err := hs.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("serve inference: %w", err)
+			}
+			return nil
+		})
+	}
+	g.Go(func() error {
+		<-stop.Done()
+		s.drain()
+		endWork()
+		if hs == nil {
+			return nil
+		}
+		last, cancel := context.WithTimeout(context.Background(), time.Second) // replies are only written out
+		defer cancel()
+		if hs.Shutdown(last) != nil {
+			return hs.Close()
+		}
+		return nil
+	})
+	return g.Wait()
+}
+
+// drain refuses new and held requests and waits for the running ones.
+func (s *Server) drain() {
+	s.mu.Lock()
+	s.stopping = true
+	if s.requests == 0 {
+		close(s.empty)
+	}
+	s.mu.Unlock()
+	s.endHold(errStopping)
+	t := time.NewTimer(s.cfg.Drain)
+	defer t.Stop()
+	select {
+	case <-s.empty:
+	case <-t.C:
+		s.rt.Log.Warn("requests are cut off by the stop", "after", s.cfg.Drain)
+	}
+}
+
+// retry is how long after a failure the newest version is loaded, or the topic is read, again.
+const retry = 2 * time.Second
+
+// follow makes versions known as their records come, and loads the newest.
+func (s *Server) follow(ctx context.Context) error {
+	f, err := s.rt.Follow(pipeline.TopicPolicies)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	records, err := f.Load(ctx)
+	for ; err == nil; records, err = s.poll(ctx, f) {
+		s.publish(ctx, records)
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// poll waits for more records. What fails for now is tried again: requests are served meanwhile.
+func (s *Server) poll(ctx context.Context, f *pipeline.Follower) ([]pipeline.Record, error) {
+	wait, cancel := context.WithTimeout(ctx, retry)
+	defer cancel()
+	records, err := f.Poll(wait)
+	if err != nil && !errors.Is(err, pipeline.ErrFatal) {
+		s.rt.Log.Warn("policies cannot be read at the moment", "error", err)
+		<-wait.Done()
+		err = nil
+	}
+	return records, errors.Join(err, ctx.Err())
+}
+
+// publish takes records of policies. A version that cannot be loaded is logged, and tried again when this is called next;
+// meanwhile the one before goes on serving.
+func (s *Server) publish(ctx context.Context, records []pipeline.Record) {
+	var versions []*schemas.PolicyVersion
+	for _, r := range records {
+		if v, ok := r.Value.(*schemas.PolicyVersion); ok {
+			versions = append(versions, v)
+		}
+	}
+	s.policies.publish(versions...)
+	newest, err := s.policies.serveNewest(ctx)
+	switch {
+	case err == nil && newest != none:
+		s.metrics.version.Set(float64(newest))
+		s.rt.Health.Set(Stage, true)
+	case err != nil && ctx.Err() == nil:
+		s.rt.Log.Error("the newest policy cannot be served", "error", err)
+	}
+}
+
+// load brings a version from the blob store, which checks lengths and SHA-256, to the backend.
+func (s *Server) load(ctx context.Context, v *schemas.PolicyVersion) error {
+	if v.Kind != "full" {
+		return fmt.Errorf("its weights are of kind %q: only \"full\" is supported", v.Kind)
+	}
+	p := Policy{Version: v.Version}
+	for _, b := range []struct {
+		ref schemas.BlobRef
+		to  *[]byte
+	}{{v.Weights, &p.Weights}, {v.Config, &p.Config}, {v.Tokenizer, &p.Tokenizer}} {
+		var err error
+		if *b.to, err = s.rt.Blobs.Get(ctx, b.ref); err != nil {
+			return err
+		}
+	}
+	if err := s.backend.Load(ctx, p); err != nil {
+		return err
+	}
+	s.rt.Log.Debug("policy version loaded", "version", v.Version, "sha256", v.Weights.SHA256)
+	return nil
+}

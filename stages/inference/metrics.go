@@ -1,0 +1,46 @@
+package inference
+
+import (
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+type metrics struct {
+	requests *prometheus.CounterVec // by result: a finish reason, or an error's code
+	tokens   prometheus.Counter
+	prompt   prometheus.Counter
+	running  prometheus.Gauge
+	version  prometheus.Gauge
+}
+
+// newMetrics registers the metrics; a nil registry keeps them to itself.
+func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prl_inference_requests_total", Help: "Requests by result: stop, length, cancelled or the code of the error."}, []string{"result"}),
+		tokens:   prometheus.NewCounter(prometheus.CounterOpts{Name: "prl_inference_tokens_total", Help: "Tokens sampled in whole completions."}),
+		prompt:   prometheus.NewCounter(prometheus.CounterOpts{Name: "prl_inference_prompt_tokens_total", Help: "Tokens of the prompts of whole completions."}),
+		running:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "prl_inference_requests_running", Help: "Requests held, waiting or running."}),
+		version:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "prl_inference_policy_version", Help: "Newest policy version that is served."}),
+	}
+	if reg == nil {
+		return m, nil
+	}
+	return m, errors.Join(reg.Register(m.requests), reg.Register(m.tokens), reg.Register(m.prompt), reg.Register(m.running), reg.Register(m.version))
+}
+
+// ended counts a request.
+func (m *metrics) ended(r Request, c Completion, err error) {
+	result := c.FinishReason
+	var e *Error
+	switch {
+	case err == nil:
+		m.tokens.Add(float64(len(c.Tokens)))
+		m.prompt.Add(float64(len(r.Tokens)))
+	case errors.As(err, &e):
+		result = e.Code
+	default:
+		result = "cancelled"
+	}
+	m.requests.WithLabelValues(result).Inc()
+}

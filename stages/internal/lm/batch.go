@@ -1,0 +1,111 @@
+package lm
+
+import (
+	"fmt"
+	"math"
+)
+
+// Batch is a micro-batch: sequences one after the other, without padding. A sequence attends to itself only and its
+// positions start at 0. The arrays are aligned with Tokens: what stands at i belongs to token i, which is predicted from
+// the tokens before it. Only tokens with Mask 1 are trained or scored; the other entries of the arrays are not read.
+type Batch struct {
+	Tokens       []int32
+	SeqLens      []int32   // their sum is len(Tokens)
+	Mask         []byte    // 1 = trained; the first token of a sequence has no prediction and must have 0
+	Advantages   []float32 // used by RL
+	LogProbs     []float32 // log-probabilities under the policy that sampled, after temperature; used by RL
+	Temperatures []float32 // what the logits are divided by; nil: 1 everywhere
+}
+
+// Validate checks the batch against a model. Advantages and LogProbs may be nil where no component reads them.
+func (b *Batch) Validate(c Config) error {
+	sum := 0
+	for i, n := range b.SeqLens {
+		if n < 1 || int(n) > c.MaxPositionEmbeddings {
+			return fmt.Errorf("sequence %d has %d tokens: allowed are 1 to %d", i, n, c.MaxPositionEmbeddings)
+		}
+		if sum < len(b.Mask) && b.Mask[sum] != 0 {
+			return fmt.Errorf("the first token of sequence %d is masked in, but nothing predicts it", i)
+		}
+		sum += int(n)
+	}
+	if sum != len(b.Tokens) {
+		return fmt.Errorf("sequence lengths sum to %d, but there are %d tokens", sum, len(b.Tokens))
+	}
+	if len(b.Mask) != len(b.Tokens) {
+		return fmt.Errorf("mask has %d entries for %d tokens", len(b.Mask), len(b.Tokens))
+	}
+	for _, a := range []struct {
+		name   string
+		values []float32
+	}{{"advantages", b.Advantages}, {"log-probabilities", b.LogProbs}, {"temperatures", b.Temperatures}} {
+		if a.values != nil && len(a.values) != len(b.Tokens) {
+			return fmt.Errorf("%s have %d entries for %d tokens", a.name, len(a.values), len(b.Tokens))
+		}
+	}
+	for i, t := range b.Tokens {
+		if t < 0 || int(t) >= c.VocabSize {
+			return fmt.Errorf("token %d is %d: not in the vocabulary of %d", i, t, c.VocabSize)
+		}
+		switch {
+		case b.Mask[i] > 1:
+			return fmt.Errorf("mask of token %d is %d: allowed are 0 and 1", i, b.Mask[i])
+		case b.Mask[i] == 0:
+		case b.Temperatures != nil && !(b.Temperatures[i] > 0 && b.Temperatures[i] < math.MaxFloat32):
+			return fmt.Errorf("temperature of token %d is %g: must be positive", i, b.Temperatures[i])
+		}
+	}
+	return nil
+}
+
+func (b *Batch) temperature(i int) float32 {
+	if b.Temperatures == nil {
+		return 1
+	}
+	return b.Temperatures[i]
+}
+
+// shardRows is how many tokens a shard has at least, where there are that many: enough for fast products, few enough
+// that activations stay in the cache and there are shards for every CPU.
+const shardRows = 128
+
+// shard is a range of whole sequences of a batch.
+type shard struct {
+	seqFrom, seqTo int
+	from           int // its first token
+}
+
+// shards cuts the batch, by its lengths alone, so that sums over shards do not depend on the number of CPUs.
+func (b *Batch) shards() []shard {
+	var out []shard
+	at, rows := 0, 0
+	for i, n := range b.SeqLens {
+		if i == 0 || rows+int(n) > shardRows {
+			out = append(out, shard{seqFrom: i, from: at})
+			rows = 0
+		}
+		out[len(out)-1].seqTo = i + 1
+		rows += int(n)
+		at += int(n)
+	}
+	return out
+}
+
+// load fills the pass with a shard of the batch; the wanted rows are those that predict a masked token.
+func (p *pass) load(b *Batch, s shard) {
+	p.reset()
+	at := s.from
+	for _, n := range b.SeqLens[s.seqFrom:s.seqTo] {
+		sp := span{from: len(p.tokens), wantFrom: len(p.want)}
+		for i := range int(n) {
+			if i+1 < int(n) && b.Mask[at+i+1] == 1 {
+				p.want = append(p.want, int32(sp.from+i))
+			}
+			p.pos = append(p.pos, int32(i))
+		}
+		p.tokens = append(p.tokens, b.Tokens[at:at+int(n)]...)
+		at += int(n)
+		sp.to, sp.wantTo = len(p.tokens), len(p.want)
+		p.spans = append(p.spans, sp)
+	}
+}

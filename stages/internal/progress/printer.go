@@ -1,0 +1,72 @@
+package progress
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// Printer shows a View over and over: in place on a terminal, as a line now and then elsewhere.
+type Printer struct {
+	out      io.Writer
+	terminal bool
+	width    int
+	lines    int // drawn on the terminal
+	last     time.Time
+	step     int64
+}
+
+const (
+	screenEvery = 250 * time.Millisecond
+	lineEvery   = 10 * time.Second
+)
+
+// NewPrinter prints on out.
+func NewPrinter(out io.Writer) *Printer {
+	p := &Printer{out: out}
+	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		p.terminal = true
+		if w, _, err := term.GetSize(int(f.Fd())); err == nil {
+			p.width = w
+		}
+	}
+	return p
+}
+
+// Show draws v if it is time to.
+func (p *Printer) Show(v *View, now time.Time) {
+	_, final := v.Final()
+	if p.terminal {
+		if now.Sub(p.last) < screenEvery && !final {
+			return
+		}
+		p.last = now
+		p.draw(v.Screen(now, p.width))
+		return
+	}
+	step := int64(-1)
+	if v.policy != nil {
+		step = v.policy.Step
+	}
+	if step == p.step || now.Sub(p.last) < lineEvery && !final {
+		return
+	}
+	p.last, p.step = now, step
+	fmt.Fprintln(p.out, v.Line(now))
+}
+
+func (p *Printer) draw(lines []string) {
+	if p.lines > 0 {
+		fmt.Fprintf(p.out, "\x1b[%dA", p.lines)
+	}
+	for _, l := range lines {
+		fmt.Fprintf(p.out, "\x1b[2K%s\n", l)
+	}
+	p.lines = len(lines)
+}
+
+// Close leaves the last picture on the terminal.
+func (p *Printer) Close() { p.lines = 0 }

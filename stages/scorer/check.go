@@ -1,0 +1,66 @@
+package scorer
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/prl-project/prl/schemas"
+)
+
+// maxBranchTokens bounds the tokens, and the nodes, of all branches of a rollout together: a small trace with many leaves
+// under one long path would otherwise become a huge SampleGroup.
+const maxBranchTokens = 1 << 24
+
+// check refuses a trace without error that cannot be trained on as it is (I7).
+func check(t *schemas.Trace) error {
+	if failed(t) {
+		return nil
+	}
+	for i := range t.Nodes {
+		n := &t.Nodes[i]
+		if len(n.TokenIDs) != 4*len(n.Mask) || len(n.Logprobs) != 4*len(n.Mask) || len(n.TokenRewards) != 0 && len(n.TokenRewards) != 4*len(n.Mask) {
+			return fmt.Errorf("nodes.%d: tensors of unequal length", i)
+		}
+		sampled := false
+		for k, m := range n.Mask {
+			if m > 1 {
+				return fmt.Errorf("nodes.%d.mask: element %d is %d", i, k, m)
+			}
+			sampled = sampled || m == 1
+		}
+		if temperature := float32(n.Temperature); sampled && !(temperature > 0 && temperature <= math.MaxFloat32) {
+			return fmt.Errorf("nodes.%d: tokens sampled at temperature %v cannot be trained on", i, n.Temperature)
+		}
+		for k := range n.TokenRewards.Len() {
+			if v := float64(n.TokenRewards.At(k)); math.IsNaN(v) || math.IsInf(v, 0) {
+				return fmt.Errorf("nodes.%d.token_rewards: element %d is %v", i, k, v)
+			}
+		}
+	}
+	if tokens, nodes := branchSizes(t); tokens > maxBranchTokens || nodes > maxBranchTokens {
+		return fmt.Errorf("%d tokens in %d nodes of all branches, more than %d", tokens, nodes, maxBranchTokens)
+	}
+	return nil
+}
+
+// branchSizes is the number of tokens and nodes of all branches of a trace; a node counts in each branch it is part of.
+func branchSizes(t *schemas.Trace) (tokens, nodes int64) {
+	type size struct{ tokens, nodes int64 }
+	upTo := make([]size, len(t.Nodes)) // from the root to each node
+	inner := make([]bool, len(t.Nodes))
+	for i := range t.Nodes {
+		upTo[i] = size{int64(t.Nodes[i].TokenIDs.Len()), 1}
+		if p := t.Nodes[i].Parent; p >= 0 {
+			upTo[i].tokens += upTo[p].tokens
+			upTo[i].nodes += upTo[p].nodes
+			inner[p] = true
+		}
+	}
+	for i, n := range upTo {
+		if !inner[i] {
+			tokens += n.tokens
+			nodes += n.nodes
+		}
+	}
+	return tokens, nodes
+}

@@ -1,0 +1,151 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/schemas"
+)
+
+// maxPoll is how many micro-batches one poll takes.
+const maxPoll = 64
+
+// batches reads the steps of a run, one after the other, from every rank's partition.
+type batches struct {
+	rt    *pipeline.Runtime
+	cl    *kgo.Client
+	ranks []rank
+}
+
+// A rank is one partition of batches.
+type rank struct {
+	fetched []*kgo.Record // not taken yet
+	next    int64         // the offset behind the last one taken
+}
+
+// openBatches reads rank r's partition from offsets[r] on.
+func openBatches(rt *pipeline.Runtime, offsets []int64) (*batches, error) {
+	if len(offsets) != rt.Run.Ranks {
+		return nil, pipeline.Fatal("the run's policies hold offsets of %d ranks, run.ranks = %d: set it back, it is fixed for a run", len(offsets), rt.Run.Ranks)
+	}
+	b := &batches{rt: rt}
+	start := map[int32]kgo.Offset{}
+	for r, o := range offsets {
+		b.ranks = append(b.ranks, rank{next: o})
+		start[int32(r)] = kgo.NewOffset().At(o)
+	}
+	cl, err := rt.Client(
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{rt.TopicName(pipeline.TopicBatches): start}),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+	if err != nil {
+		return nil, err
+	}
+	b.cl = cl
+	return b, nil
+}
+
+func (b *batches) close() { b.cl.Close() }
+
+// offsets are those of the first records that no step has taken.
+func (b *batches) offsets() []int64 {
+	next := make([]int64, len(b.ranks))
+	for r := range b.ranks {
+		next[r] = b.ranks[r].next
+	}
+	return next
+}
+
+// step waits for all micro-batches of step s, which must be the next one, and gives them in the order of rank and index.
+// What it cannot vouch for is Fatal: a step that is not trained whole would break the run's promises.
+func (b *batches) step(ctx context.Context, s int64) ([]*schemas.MicroBatch, error) {
+	var all []*schemas.MicroBatch
+	for r := range b.ranks {
+		for i, count := 0, 1; i < count; i++ {
+			ref, m, err := b.take(ctx, r)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, m)
+			if err := b.check(all, s, r, i); err != nil {
+				return nil, pipeline.Fatal("%v: %w", ref, err)
+			}
+			count = m.Count
+		}
+	}
+	return all, nil
+}
+
+// check holds the last of micro against what must come: micro-batch i of rank r in step s.
+func (b *batches) check(micro []*schemas.MicroBatch, s int64, r, i int) error {
+	first, m := micro[0], micro[len(micro)-1]
+	switch {
+	case m.Step != s || m.Rank != r || m.Index != i:
+		return fmt.Errorf("step %d, rank %d, micro-batch %d; what must come is step %d, rank %d, micro-batch %d: batches is not what one packer wrote, and a step cannot be left out; restore the topic or start a new run",
+			m.Step, m.Rank, m.Index, s, r, i)
+	case m.Ranks != len(b.ranks) || m.Count != first.Count:
+		return fmt.Errorf("step %d: %d ranks with %d micro-batches each, after %d ranks with %d: restore the topic or start a new run",
+			s, m.Ranks, m.Count, len(b.ranks), first.Count)
+	case !slices.Equal(m.LossTokens, first.LossTokens):
+		return fmt.Errorf("step %d: loss tokens %v, after %v: the ranks would not divide by the same number; restore the topic or start a new run",
+			s, m.LossTokens, first.LossTokens)
+	}
+	return checkStaleness(m, b.rt.Run.MaxOffPolicySteps)
+}
+
+// checkStaleness asserts I3 for every sample of a micro-batch.
+func checkStaleness(m *schemas.MicroBatch, most int) error {
+	for _, p := range m.Samples {
+		if p.PolicyStart == nil {
+			continue
+		}
+		if off := m.Step - 1 - *p.PolicyStart; off < 0 || off > int64(most) {
+			return fmt.Errorf("step %d holds a sample of env %s, group %d, rollout %d, branch %d whose tokens begin with policy version %d: %d off-policy steps, allowed are 0 to run.max_off_policy_steps = %d; the packer must not have cut it, so start a new run (or set back what was changed in this one)",
+				m.Step, p.Env, p.GroupID, p.RolloutIndex, p.Branch, *p.PolicyStart, off, most)
+		}
+	}
+	return nil
+}
+
+// take waits for the next micro-batch of a rank.
+func (b *batches) take(ctx context.Context, r int) (pipeline.Ref, *schemas.MicroBatch, error) {
+	p := &b.ranks[r]
+	for len(p.fetched) == 0 {
+		if err := b.poll(ctx); err != nil {
+			return pipeline.Ref{}, nil, err
+		}
+	}
+	raw := p.fetched[0]
+	rec, err := b.rt.Decode(ctx, raw)
+	if ctx.Err() != nil {
+		return rec.Ref, nil, ctx.Err()
+	}
+	if err != nil {
+		return rec.Ref, nil, pipeline.Fatal("%v cannot be read, and a batch cannot be skipped: restore the topic and the blob store, or start a new run: %w", rec.Ref, err)
+	}
+	p.fetched, p.next = p.fetched[1:], raw.Offset+1
+	b.rt.Metrics.Records.WithLabelValues(stage, pipeline.TopicBatches).Inc()
+	return rec.Ref, rec.Value.(*schemas.MicroBatch), nil
+}
+
+func (b *batches) poll(ctx context.Context) error {
+	fetches := b.cl.PollRecords(ctx, maxPoll)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	for _, e := range fetches.Errors() {
+		if errors.Is(e.Err, kerr.OffsetOutOfRange) {
+			return pipeline.Fatal("%s/%d: micro-batches that are not trained yet were deleted or the topic was made again: restore it, or start a new run", e.Topic, e.Partition)
+		}
+		return fmt.Errorf("read %s/%d: %w", e.Topic, e.Partition, e.Err)
+	}
+	fetches.EachRecord(func(r *kgo.Record) {
+		b.ranks[r.Partition].fetched = append(b.ranks[r.Partition].fetched, r)
+	})
+	return nil
+}

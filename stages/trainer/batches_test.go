@@ -1,0 +1,116 @@
+package trainer
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/schemas"
+)
+
+// trainOne gives a trainer the micro-batches of one step and returns how it ended.
+func trainOne(t *testing.T, name string, micro []*schemas.MicroBatch) (error, *pipeline.Runtime) {
+	run := testRun(name)
+	run.MaxSteps = 1
+	rt := testRuntime(t, testCluster(t), run)
+	pack(t, rt, kgo.TryCommit, micro...)
+	_, wait := start(t, testTrainer(t, rt))
+	return wait(), rt
+}
+
+func TestInvariant_Staleness(t *testing.T) {
+	for _, c := range []struct {
+		policyStart int64
+		ok          bool
+	}{{3, true}, {4, true}, {5, true}, {2, false}, {6, false}} {
+		m := microBatches(6)[0]
+		m.Samples[1].PolicyStart = &c.policyStart
+		if err := checkStaleness(m, 2); (err == nil) != c.ok {
+			t.Errorf("policy_start %d at step 6 with max_off_policy_steps = 2: %v", c.policyStart, err)
+		}
+	}
+	frozen := microBatches(6)[0]
+	frozen.Samples[0].PolicyStart = nil
+	if err := checkStaleness(frozen, 0); err != nil {
+		t.Errorf("a frozen policy's sample went stale: %v", err)
+	}
+
+	micro := microBatches(1)
+	future := int64(1)
+	micro[2].Samples[2] = schemas.PackedSample{Env: "toy", GroupID: 77, RolloutIndex: 3, PolicyStart: &future}
+	err, rt := trainOne(t, "stale", micro)
+	if !errors.Is(err, pipeline.ErrFatal) || !strings.Contains(err.Error(), "env toy, group 77, rollout 3") || !strings.Contains(err.Error(), "batches/1@0") {
+		t.Errorf("the trainer ended with %v", err)
+	}
+	checkChain(t, rt, 0)
+}
+
+func TestInconsistentBatchesStop(t *testing.T) {
+	for name, breakIt := range map[string]func(m []*schemas.MicroBatch){
+		"step":  func(m []*schemas.MicroBatch) { m[0].Step = 2 },
+		"index": func(m []*schemas.MicroBatch) { m[1].Index = 0 },
+		"count": func(m []*schemas.MicroBatch) { m[2].Count, m[3].Count = 3, 3 },
+		"ranks": func(m []*schemas.MicroBatch) { m[1].Ranks = 3 },
+		"loss-tokens": func(m []*schemas.MicroBatch) {
+			m[3].LossTokens = []schemas.LossTokens{{Component: ComponentRL, Tokens: 1}}
+		},
+		"component": func(m []*schemas.MicroBatch) {
+			for _, mb := range m {
+				mb.LossTokens[0].Component = "ce"
+			}
+		},
+		"vocabulary": func(m []*schemas.MicroBatch) { m[0].TokenIDs[0] = 99 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			micro := microBatches(1)
+			breakIt(micro)
+			err, rt := trainOne(t, name, micro)
+			if !errors.Is(err, pipeline.ErrFatal) {
+				t.Errorf("the trainer ended with %v", err)
+			}
+			t.Log(err)
+			checkChain(t, rt, 0)
+		})
+	}
+}
+
+func TestUndecodableBatchStops(t *testing.T) {
+	rt := testRuntime(t, testCluster(t), testRun("undecodable"))
+	cl, err := rt.Client(kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	if err := cl.ProduceSync(t.Context(), &kgo.Record{Topic: rt.TopicName(pipeline.TopicBatches), Value: []byte("no record")}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	_, wait := start(t, testTrainer(t, rt))
+	if err := wait(); !errors.Is(err, pipeline.ErrFatal) || !strings.Contains(err.Error(), "batches/0@0") {
+		t.Errorf("the trainer ended with %v", err)
+	}
+}
+
+func TestNonFiniteGradientIsSkipped(t *testing.T) {
+	micro := microBatches(1)
+	values := micro[0].Advantages.Values()
+	for i := range values {
+		values[i] = 3e38
+	}
+	micro[0].Advantages = schemas.PackFloat32s(values)
+	values = micro[0].Logprobs.Values()
+	for i := range values {
+		values[i] = -80
+	}
+	micro[0].Logprobs = schemas.PackFloat32s(values)
+	err, rt := trainOne(t, "skipped", micro)
+	if err != nil {
+		t.Fatal(err)
+	}
+	history := checkChain(t, rt, 1)
+	if !history[1].Skipped || !history[1].Final || history[1].Weights.SHA256 != history[0].Weights.SHA256 {
+		t.Errorf("version 1 is %+v", history[1])
+	}
+}

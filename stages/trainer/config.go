@@ -1,0 +1,185 @@
+package trainer
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/stages/internal/lm"
+)
+
+// Values of Config.Learner.
+const (
+	LearnerNative = "native" // pure Go, on the CPU
+	LearnerNull   = "null"   // publishes versions whose weights are those of version 0: for tests and benchmarks
+)
+
+// Config is the section [trainer]. All of it but checkpoint_interval is fixed for a run: steps that are trained again
+// after a restart would come out different.
+type Config struct {
+	// Learner: native or null.
+	Learner string `toml:"learner"`
+	// LR is the learning rate at its highest.
+	LR float64 `toml:"lr"`
+	// LRFinal is the share of LR that is left at the last step.
+	LRFinal float64 `toml:"lr_final"`
+	// WarmupSteps is the number of steps in which the learning rate rises to LR.
+	WarmupSteps int `toml:"warmup_steps"`
+	// Schedule is how it falls after them: linear, cosine or constant.
+	Schedule string `toml:"schedule"`
+	// DecaySteps is the number of steps over which learning rate and entropy coefficient go to their final values;
+	// 0 for run.max_steps.
+	DecaySteps int64 `toml:"decay_steps"`
+	// Betas are AdamW's decay rates of the first and the second moment.
+	Betas [2]float64 `toml:"betas"`
+	// Eps is what AdamW adds to the root of the second moment.
+	Eps float64 `toml:"eps"`
+	// WeightDecay per unit of learning rate, on matrices only.
+	WeightDecay float64 `toml:"weight_decay"`
+	// MaxGradNorm is the global norm to which gradients are clipped; 0 for no limit.
+	MaxGradNorm float64 `toml:"max_grad_norm"`
+	// EntropyCoef weighs the entropy bonus, in nats per token, at the first step.
+	EntropyCoef float64 `toml:"entropy_coef"`
+	// EntropyFinal weighs it at the last; in between the weight changes linearly.
+	EntropyFinal float64 `toml:"entropy_final"`
+	// KLTau weighs the square of the log-ratio of the trained to the sampling policy.
+	KLTau float64 `toml:"kl_tau"`
+	// DPPOMaskHigh and DPPOMaskLow: a token whose probability has risen by more than the first (advantage above 0), or
+	// fallen by more than the second (advantage at most 0), is left out of the policy term.
+	DPPOMaskHigh float64 `toml:"dppo_mask_high"`
+	DPPOMaskLow  float64 `toml:"dppo_mask_low"`
+	// CheckpointInterval is the number of steps between two checkpoints with optimizer state. A restart trains those
+	// after the last one again.
+	CheckpointInterval int64 `toml:"checkpoint_interval"`
+}
+
+// DefaultConfig learns the demo: a hundred thousand parameters from scratch.
+func DefaultConfig() Config {
+	return Config{
+		Learner: LearnerNative, LR: 3e-3, LRFinal: 0.1, Schedule: "linear", Betas: [2]float64{0.9, 0.95}, Eps: 1e-8,
+		MaxGradNorm: 1, EntropyCoef: 0.01, KLTau: 1e-3, DPPOMaskHigh: 0.2, DPPOMaskLow: 0.2, CheckpointInterval: 10,
+	}
+}
+
+// Validate checks the section on its own.
+func (c Config) Validate() error {
+	for _, f := range []struct {
+		key      string
+		value    float64
+		min, max float64
+	}{
+		{"lr", c.LR, math.SmallestNonzeroFloat64, 1}, {"lr_final", c.LRFinal, 0, 1},
+		{"eps", c.Eps, math.SmallestNonzeroFloat32, 1}, {"weight_decay", c.WeightDecay, 0, 1}, {"max_grad_norm", c.MaxGradNorm, 0, math.MaxFloat32},
+		{"entropy_coef", c.EntropyCoef, 0, 1}, {"entropy_final", c.EntropyFinal, 0, 1}, {"kl_tau", c.KLTau, 0, 1},
+		{"dppo_mask_high", c.DPPOMaskHigh, 0, 1}, {"dppo_mask_low", c.DPPOMaskLow, 0, 1},
+	} {
+		if !(f.value >= f.min && f.value <= f.max) { // NaN fails
+			return fmt.Errorf("trainer.%s = %g: from %.3g to %.3g", f.key, f.value, f.min, f.max)
+		}
+	}
+	switch {
+	case c.Learner != LearnerNative && c.Learner != LearnerNull:
+		return fmt.Errorf("trainer.learner = %q: %s or %s", c.Learner, LearnerNative, LearnerNull)
+	case c.Schedule != "linear" && c.Schedule != "cosine" && c.Schedule != "constant":
+		return fmt.Errorf("trainer.schedule = %q: linear, cosine or constant", c.Schedule)
+	case c.WarmupSteps < 0:
+		return fmt.Errorf("trainer.warmup_steps = %d: 0 or more", c.WarmupSteps)
+	case c.DecaySteps < 0:
+		return fmt.Errorf("trainer.decay_steps = %d: 0 for run.max_steps, or more", c.DecaySteps)
+	case !(c.Betas[0] >= 0 && c.Betas[0] < 1 && c.Betas[1] >= 0 && c.Betas[1] < 1):
+		return fmt.Errorf("trainer.betas = %v: both from 0 to below 1", c.Betas)
+	case c.CheckpointInterval < 1:
+		return fmt.Errorf("trainer.checkpoint_interval = %d: at least 1", c.CheckpointInterval)
+	}
+	return nil
+}
+
+// decaySteps is the number of steps after which learning rate and entropy coefficient have their final values.
+func (c Config) decaySteps(run pipeline.RunConfig) int64 {
+	if c.DecaySteps > 0 {
+		return c.DecaySteps
+	}
+	return run.MaxSteps
+}
+
+func (c Config) schedule(run pipeline.RunConfig) lm.Schedule {
+	return lm.Schedule{Peak: c.LR, Warmup: c.WarmupSteps, Steps: int(c.decaySteps(run)), Final: c.LRFinal, Kind: c.Schedule}
+}
+
+// check is what the section must agree on with the run.
+func (c Config) check(run pipeline.RunConfig) error {
+	if steps := c.decaySteps(run); int64(c.WarmupSteps) > steps {
+		return fmt.Errorf("trainer.warmup_steps = %d: at most the %d steps of the schedule (trainer.decay_steps, or run.max_steps)", c.WarmupSteps, steps)
+	}
+	return nil
+}
+
+// entropyCoef is the weight of the entropy bonus at a step; steps count from 1.
+func (c Config) entropyCoef(run pipeline.RunConfig, step int64) float64 {
+	done, last := step-1, c.decaySteps(run)-1
+	if done >= last {
+		return c.EntropyFinal
+	}
+	return c.EntropyCoef + (c.EntropyFinal-c.EntropyCoef)*float64(done)/float64(last)
+}
+
+// ModelConfig is the section [model]: the policy, a decoder of the Llama family that starts from random weights. It is
+// fixed for a run.
+type ModelConfig struct {
+	// HiddenSize is the width of the residual stream.
+	HiddenSize int `toml:"hidden_size"`
+	// Layers is the number of decoder layers.
+	Layers int `toml:"layers"`
+	// Heads is the number of attention heads; they share the hidden size.
+	Heads int `toml:"heads"`
+	// KVHeads is the number of heads of keys and values; it divides Heads.
+	KVHeads int `toml:"kv_heads"`
+	// FFN is the width of the feed-forward layers.
+	FFN int `toml:"ffn"`
+	// MaxPosition is the longest context, in tokens.
+	MaxPosition int `toml:"max_position"`
+	// Alphabet is the characters that are tokens; what is not among them is <unk>. Empty for the 256 bytes.
+	Alphabet string `toml:"alphabet"`
+}
+
+// DefaultModelConfig has about 100,000 parameters and reads printable ASCII.
+func DefaultModelConfig() ModelConfig {
+	alphabet := []byte{'\n'}
+	for c := byte(' '); c <= '~'; c++ {
+		alphabet = append(alphabet, c)
+	}
+	return ModelConfig{HiddenSize: 64, Layers: 2, Heads: 4, KVHeads: 2, FFN: 192, MaxPosition: 512, Alphabet: string(alphabet)}
+}
+
+// Validate checks the section on its own.
+func (c ModelConfig) Validate() error {
+	tokenizer, err := lm.NewTokenizer(c.Alphabet)
+	if err != nil {
+		return fmt.Errorf("model.alphabet = %q: %w", c.Alphabet, err)
+	}
+	for _, f := range []struct {
+		key        string
+		value, max int
+	}{
+		{"hidden_size", c.HiddenSize, 1 << 14}, {"layers", c.Layers, 256}, {"heads", c.Heads, 1 << 10}, {"kv_heads", c.KVHeads, 1 << 10},
+		{"ffn", c.FFN, 1 << 16}, {"max_position", c.MaxPosition, 1 << 20},
+	} {
+		if f.value < 1 || f.value > f.max {
+			return fmt.Errorf("model.%s = %d: from 1 to %d", f.key, f.value, f.max)
+		}
+	}
+	switch {
+	case c.HiddenSize%(2*c.Heads) != 0:
+		return fmt.Errorf("model.hidden_size = %d: a multiple of twice model.heads = %d", c.HiddenSize, c.Heads)
+	case c.Heads%c.KVHeads != 0:
+		return fmt.Errorf("model.kv_heads = %d: a divisor of model.heads = %d", c.KVHeads, c.Heads)
+	}
+	if err := c.lm(tokenizer).Validate(); err != nil {
+		return fmt.Errorf("model: %w", err)
+	}
+	return nil
+}
+
+func (c ModelConfig) lm(t *lm.Tokenizer) lm.Config {
+	return lm.NewConfig(t.VocabSize(), c.HiddenSize, c.Layers, c.Heads, c.KVHeads, c.FFN, c.MaxPosition)
+}

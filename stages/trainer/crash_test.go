@@ -1,0 +1,98 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/prl-project/prl/pipeline"
+)
+
+// childEnv makes the test binary a trainer of the run it names: run, broker and blob folder, between bars.
+const childEnv = "PRL_TEST_TRAINER"
+
+func TestMain(m *testing.M) {
+	if spec := os.Getenv(childEnv); spec != "" {
+		if err := trainerProcess(strings.Split(spec, "|")); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func trainerProcess(spec []string) error {
+	rt, err := runtimeAt([]string{spec[1]}, spec[2], testRun(spec[0]))
+	if err != nil {
+		return err
+	}
+	cfg, model := testConfig()
+	tr, err := New(rt, cfg, model)
+	if err != nil {
+		return err
+	}
+	return tr.Run(context.Background())
+}
+
+// TestInvariant_Crash kills the trainer with SIGKILL at every place that matters, at the first version and at a later
+// one: the versions that a new start leaves are those of a run that was never killed.
+func TestInvariant_Crash(t *testing.T) {
+	cluster := testCluster(t)
+	want := reference(t, cluster)
+	for _, place := range []string{"after-weights", "before-commit", "after-publish"} {
+		for _, nth := range []int{1, 3} {
+			t.Run(fmt.Sprintf("%s/%d", place, nth), func(t *testing.T) {
+				run := testRun(fmt.Sprintf("%s-%d", place, nth))
+				dir := t.TempDir()
+				rt := setUp(t, cluster, dir, run)
+				packSteps(t, rt, 1, run.MaxSteps)
+				child := func(env ...string) error {
+					ctx, cancel := context.WithTimeout(t.Context(), deadline)
+					defer cancel()
+					cmd := exec.CommandContext(ctx, os.Args[0])
+					cmd.Env = append(append(os.Environ(), childEnv+"="+strings.Join([]string{run.Name, rt.Brokers[0], dir}, "|")), env...)
+					out, err := cmd.CombinedOutput()
+					t.Logf("%s", out)
+					return err
+				}
+				var exit *exec.ExitError
+				if err := child(fmt.Sprintf("PRL_CRASH_AT=%s.%s:%d", stage, place, nth)); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+					t.Fatalf("the process was not killed: %v", err)
+				}
+				published := nth - 1
+				if place == "after-publish" {
+					published = nth
+				}
+				if err := claimed(t, rt); err != nil {
+					t.Fatal(err)
+				}
+				if history, err := versions(t.Context(), rt); err != nil || len(history) != published {
+					t.Fatalf("the killed process left %d versions, want %d (%v)", len(history), published, err)
+				}
+				if err := child(); err != nil {
+					t.Fatal(err)
+				}
+				if got := hashes(checkChain(t, rt, run.MaxSteps)); !slices.Equal(got, want) {
+					t.Errorf("weights %v, without a crash %v", got, want)
+				}
+			})
+		}
+	}
+}
+
+// claimed takes the trainer's name and gives it up, so that nothing is open.
+func claimed(t *testing.T, rt *pipeline.Runtime) error {
+	p, err := claim(t.Context(), rt)
+	if err != nil {
+		return err
+	}
+	p.close()
+	return nil
+}

@@ -1,0 +1,133 @@
+package trainer
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/prl-project/prl/schemas"
+	"github.com/prl-project/prl/stages/internal/lm"
+)
+
+func newNative(t testing.TB) *Native {
+	t.Helper()
+	cfg, model := testConfig()
+	n, err := NewNative(testRun("native"), cfg, model)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func weightsOf(t testing.TB, l Learner) string {
+	t.Helper()
+	w, err := l.Weights()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sum(w)
+}
+
+func step(t testing.TB, l Learner, s int64, micro []*schemas.MicroBatch) Metrics {
+	t.Helper()
+	m, err := l.Step(t.Context(), s, micro)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func TestCheckpointGoesOnAsTheOriginalWould(t *testing.T) {
+	a, b := newNative(t), newNative(t)
+	for s := int64(1); s <= 3; s++ {
+		step(t, a, s, microBatches(s))
+	}
+	weights, err := a.Weights()
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkpoint, err := a.Checkpoint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Load(weights); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Restore(checkpoint); err != nil {
+		t.Fatal(err)
+	}
+	step(t, a, 4, microBatches(4))
+	step(t, b, 4, microBatches(4))
+	if weightsOf(t, a) != weightsOf(t, b) {
+		t.Error("weights differ after a restart from the checkpoint")
+	}
+}
+
+// Gradients are summed over micro-batches and divided by the tokens of the step: how samples are spread over
+// micro-batches and ranks changes nothing but rounding.
+func TestGradientsAreSummedOverMicroBatches(t *testing.T) {
+	micro := microBatches(1)
+	var one schemas.MicroBatch
+	one.Step, one.Ranks, one.Count, one.LossTokens = 1, 1, 1, micro[0].LossTokens
+	for _, m := range micro {
+		one.SeqLens = append(one.SeqLens, m.SeqLens...)
+		one.TokenIDs = append(one.TokenIDs, m.TokenIDs...)
+		one.Mask = append(one.Mask, m.Mask...)
+		one.Logprobs = append(one.Logprobs, m.Logprobs...)
+		one.Advantages = append(one.Advantages, m.Advantages...)
+		one.Temperatures = append(one.Temperatures, m.Temperatures...)
+		one.Samples = append(one.Samples, m.Samples...)
+	}
+	a, b := newNative(t), newNative(t)
+	many, single := step(t, a, 1, micro), step(t, b, 1, []*schemas.MicroBatch{&one})
+	for name, v := range single.Values {
+		if math.Abs(many.Values[name]-v) > 1e-5*max(1, math.Abs(v)) {
+			t.Errorf("%s = %v over %d micro-batches, %v in one", name, many.Values[name], len(micro), v)
+		}
+	}
+	if n := float64(micro[0].LossTokens[0].Tokens); single.Values["tokens"] != n {
+		t.Errorf("%v tokens trained, %v packed", single.Values["tokens"], n)
+	}
+}
+
+func TestNativeLearns(t *testing.T) {
+	n := newNative(t)
+	m := microBatches(1)[0]
+	m.Advantages = schemas.PackFloat32s(slices.Repeat([]float32{1}, m.TokenIDs.Len()))
+	var first, last float64
+	for s := int64(1); s <= 20; s++ {
+		b := batchOf(m)
+		logprobs, _, err := lm.NewLearner(n.learner.Model()).Score(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Logprobs = schemas.PackFloat32s(logprobs) // on-policy
+		got := step(t, n, s, []*schemas.MicroBatch{m})
+		if math.Abs(got.Values["ratio"]-1) > 1e-6 {
+			t.Fatalf("step %d: ratio %v on-policy", s, got.Values["ratio"])
+		}
+		if last = got.Values["nll"]; s == 1 {
+			first = last
+		}
+	}
+	if last > first-0.05 {
+		t.Errorf("rewarded tokens went from NLL %v to %v", first, last)
+	}
+}
+
+func TestSchedulesReachTheirEnd(t *testing.T) {
+	run, cfg := testRun("schedule"), DefaultConfig()
+	cfg.EntropyCoef, cfg.EntropyFinal = 0.02, 0.01
+	for s, want := range map[int64]float64{1: 0.02, 3: 0.015, 5: 0.01, 9: 0.01} {
+		if got := cfg.entropyCoef(run, s); math.Abs(got-want) > 1e-12 {
+			t.Errorf("entropy coefficient at step %d is %v, want %v", s, got, want)
+		}
+	}
+	if got := cfg.schedule(run).At(5); math.Abs(got-cfg.LR*cfg.LRFinal) > 1e-12 {
+		t.Errorf("learning rate at the last step is %v", got)
+	}
+	run.MaxSteps = 1
+	if got := cfg.entropyCoef(run, 1); got != 0.01 {
+		t.Errorf("entropy coefficient of the only step is %v", got)
+	}
+}
