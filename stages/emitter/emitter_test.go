@@ -118,6 +118,32 @@ func TestPermitsAreUsedUpWhateverTheShares(t *testing.T) {
 	}
 }
 
+func TestLargeGroupsAreNotStarved(t *testing.T) {
+	envs := testEnvs()
+	for name, size := range map[string]int{"catch": 16, "wordle": 1} {
+		c := envs[name]
+		c.GroupSize, c.Ratio = size, ratio(1)
+		envs[name] = c
+	}
+	w := ready(t, testRun(), DefaultConfig(), envs)
+	rng := rand.New(rand.NewPCG(1, 1))
+	for range 3000 {
+		w.tick(100 * time.Millisecond)
+		w.table(info("catch", 10))
+		w.table(info("wordle", 10))
+		w.outcome(w.open[rng.IntN(len(w.open))], 0)
+	}
+	large := 0
+	for _, task := range w.groups {
+		if task.Env == "catch" {
+			large++
+		}
+	}
+	if share := float64(large) / float64(len(w.groups)); share < 0.45 {
+		t.Errorf("%.2f of the groups are large, half of the mix is", share)
+	}
+}
+
 func TestStopsAheadOfTheTrainer(t *testing.T) {
 	w := ready(t, testRun(), DefaultConfig(), testEnvs())
 	w.tick(second)

@@ -130,7 +130,7 @@ func (c *Core) cancel(out *pipeline.Out) {
 
 // end writes an errored trace for each of a group's rollouts, once. The group stays open until its outcome comes.
 func (c *Core) end(g *group, errorType, message string, out *pipeline.Out) {
-	g.ended = len(g.attempts) > 9
+	g.ended = true
 	t, version := c.task(g), ""
 	if g.env.Info != nil {
 		version = g.env.Info.Version

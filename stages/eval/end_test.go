@@ -26,6 +26,8 @@ func TestDeadlineEndsAnExampleOnce(t *testing.T) {
 	w := ready(t, short)
 	w.policy(0, false)
 	w.tick(second)
+	w.feed(play(w.waiting[4], 0, 1)) // a whole example of words
+	w.fates, w.waiting = nil, append(w.waiting[:4:4], w.waiting[5:]...)
 	open := len(w.waiting)
 	w.feed(play(w.waiting[0], 0, 1)) // one of two rollouts
 	for range 41 {
@@ -61,6 +63,23 @@ func TestDeadlineEndsAnExampleOnce(t *testing.T) {
 	w.playAll(1)
 	if len(w.results) != 2 || w.results[1].Episodes+w.results[1].Errored != 12 || w.results[1].Errored != 3 {
 		t.Errorf("results %v %+v", w.sorted(), w.results)
+	}
+}
+
+func TestFirstTraceWithoutErrorCounts(t *testing.T) {
+	w := ready(t, nil)
+	w.policy(2, false)
+	w.tick(second)
+	task := w.waiting[0]
+	w.feed(failed(task, 0, "model"))
+	w.feed(failed(task, 0, "model"))
+	w.feed(play(task, 0, 0.25))
+	w.r.Restart(t)
+	w.feed(play(task, 0, 0.75))
+	w.feed(failed(task, 0, "model"))
+	w.feed(failed(task, 1, "model"))
+	if len(w.fates) != 1 || w.fates[0].Rollouts[0].Reward == nil || *w.fates[0].Rollouts[0].Reward != 0.25 || w.fates[0].Rollouts[1].Fate != schemas.FateErrored {
+		t.Errorf("outcomes %+v", w.fates)
 	}
 }
 
