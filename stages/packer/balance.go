@@ -12,8 +12,7 @@ import (
 // micro-step (sharded training), the slowest bin of each index. So bins of about equal cost are put into one micro-step,
 // made more equal by exchanging items, and then dealt out so that the ranks' totals are equal, too. Deterministic.
 func plan(lengths []int, cost []int64, capacity, ranks int) [][][]int {
-	bins := splitToMultiple(firstFitDecreasing(lengths, capacity), ranks, cost)
-	steps := microSteps(bins, cost, ranks)
+	steps := microSteps(fill(lengths, cost, capacity, ranks), cost, ranks)
 	if ranks > 1 {
 		for _, step := range steps {
 			equalize(step, lengths, cost, capacity)

@@ -5,9 +5,6 @@ import "slices"
 // firstFitDecreasing puts items of the given lengths, longest first, each into the first bin of the given capacity that
 // has room. It returns the items of each bin. Lengths are from 1 to capacity. O(n log n).
 func firstFitDecreasing(lengths []int, capacity int) [][]int {
-	order := upTo(len(lengths))
-	slices.SortStableFunc(order, func(a, b int) int { return lengths[b] - lengths[a] })
-
 	// room is a tree over bins, of which the leaves begin at width: each node holds the most room below it. Bins that
 	// are not open yet have all of theirs, so that the first that fits is found by going down to the left.
 	width := 1
@@ -19,7 +16,7 @@ func firstFitDecreasing(lengths []int, capacity int) [][]int {
 		room[i] = capacity
 	}
 	var bins [][]int
-	for _, item := range order {
+	for _, item := range byLength(lengths) {
 		node := 1
 		for node < width {
 			node *= 2
@@ -40,10 +37,36 @@ func firstFitDecreasing(lengths []int, capacity int) [][]int {
 	return bins
 }
 
-// splitToMultiple brings the number of bins to a multiple of ranks by splitting the costliest bin in two equal halves,
-// again and again; where every bin is down to one item, empty ones (dummies) fill up.
-func splitToMultiple(bins [][]int, ranks int, cost []int64) [][]int {
-	want := (len(bins) + ranks - 1) / ranks * ranks
+// fill puts all items into the least multiple of ranks of bins that first-fit-decreasing can do with. With a tenth of the
+// room to spare each item, longest first, goes to the cheapest bin that has room for it. Where there is less, or that
+// strands an item, the bins of first-fit-decreasing are split: they leave the room where exchanges can use it.
+func fill(lengths []int, cost []int64, capacity, ranks int) [][]int {
+	tight := firstFitDecreasing(lengths, capacity)
+	want := (len(tight) + ranks - 1) / ranks * ranks
+	if sumOf(lengths, upTo(len(lengths))) > want*capacity/10*9 {
+		return split(tight, want, cost)
+	}
+	bins, loads, costs := make([][]int, want), make([]int, want), make([]int64, want)
+	for _, item := range byLength(lengths) {
+		cheapest := -1
+		for i := range bins {
+			if loads[i]+lengths[item] <= capacity && (cheapest < 0 || costs[i] < costs[cheapest]) {
+				cheapest = i
+			}
+		}
+		if cheapest < 0 {
+			return split(tight, want, cost)
+		}
+		bins[cheapest] = append(bins[cheapest], item)
+		loads[cheapest] += lengths[item]
+		costs[cheapest] += cost[item]
+	}
+	return bins
+}
+
+// split brings the number of bins to want by splitting the costliest one in two equal halves, again and again; where
+// every bin is down to one item, empty ones (dummies) fill up.
+func split(bins [][]int, want int, cost []int64) [][]int {
 	for len(bins) < want {
 		costliest, most := -1, int64(-1)
 		for i, bin := range bins {
@@ -69,6 +92,13 @@ func splitToMultiple(bins [][]int, ranks int, cost []int64) [][]int {
 		bins = append(bins, half[1])
 	}
 	return bins
+}
+
+// byLength is the items by falling length.
+func byLength(lengths []int) []int {
+	order := upTo(len(lengths))
+	slices.SortStableFunc(order, func(a, b int) int { return lengths[b] - lengths[a] })
+	return order
 }
 
 func sumOf[T int | int64](values []T, items []int) (sum T) {

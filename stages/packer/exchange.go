@@ -5,12 +5,16 @@ import (
 	"slices"
 )
 
-// closeEnough ends the search for exchanges: a bin within 1/2000 of the mean of its micro-step, as much below what
-// estimates of FLOPs are worth.
+// closeEnough ends the search for exchanges: a bin within 1/2000 of the mean of its micro-step, a rank within 1/2000 of
+// the mean of the ranks. Estimates of FLOPs are not worth more.
 const closeEnough = 2000
 
-// pairsUpTo is the number of items in a bin up to which pairs are tried, too; with more, single items suffice.
-const pairsUpTo = 24
+// triedItems is the number of items of a bin that a search looks at: of more, some are as good as all. Up to triedPairs
+// items, which offer little choice, pairs are tried, too.
+const (
+	triedItems = 24
+	triedPairs = 16
+)
 
 // equalize lowers the cost of the costliest bin of a micro-step by exchanging items with the others, until it is close
 // to the mean or no exchange helps. No bin grows beyond capacity.
@@ -60,10 +64,12 @@ type part struct {
 
 func parts(bin, lengths []int, cost []int64, pairs bool) []part {
 	all := []part{{}}
-	for k, i := range bin {
+	stride := 1 + (len(bin)-1)/triedItems
+	for k := 0; k < len(bin); k += stride {
+		i := bin[k]
 		all = append(all, part{bin[k : k+1 : k+1], lengths[i], cost[i]})
 	}
-	if !pairs || len(bin) > pairsUpTo {
+	if !pairs || len(bin) > triedPairs {
 		return all
 	}
 	for k, i := range bin {

@@ -6,8 +6,9 @@ import (
 	"slices"
 )
 
-// A leveler brings the totals of the ranks nearer to each other without making any micro-step slower. Only exchanges
-// with the most or the least loaded rank can help.
+// A leveler brings the total of the most loaded rank down to the mean. It prefers exchanges that make no micro-step
+// slower; where none is left (a few samples so long that their ranks must shed others), it takes those that cost the
+// micro-steps least. Of ranks that meet only at the end of a step, the slowest is what counts.
 type leveler struct {
 	dealt    [][][]int // bins by rank and index
 	lengths  []int
@@ -47,7 +48,7 @@ func (l *leveler) run() {
 		}
 		partners := upTo(len(l.total))
 		slices.SortFunc(partners, func(a, b int) int { return cmp.Or(cmp.Compare(l.total[a], l.total[b]), a-b) })
-		if !slices.ContainsFunc(partners, func(r int) bool { return l.pair(hi, r) }) &&
+		if !slices.ContainsFunc(partners, func(r int) bool { return l.swapBins(hi, r) || l.exchangeItems(hi, r, false) }) &&
 			!l.swapAcross(hi, mean) &&
 			!slices.ContainsFunc(partners, func(r int) bool { return l.exchangeItems(hi, r, true) }) {
 			return
@@ -84,12 +85,7 @@ func (l *leveler) swapAcross(hi int, mean int64) bool {
 	return true
 }
 
-// pair brings the totals of two ranks nearer to each other, by exchanging whole bins of a micro-step if that helps, and
-// else items of any of their bins.
-func (l *leveler) pair(hi, lo int) bool {
-	return l.total[hi] > l.total[lo] && (l.swapBins(hi, lo) || l.exchangeItems(hi, lo, false))
-}
-
+// swapBins brings the totals of two ranks nearer to each other by exchanging their bins of a micro-step.
 func (l *leveler) swapBins(hi, lo int) bool {
 	gap := l.total[hi] - l.total[lo]
 	best, left := -1, gap-gap/8

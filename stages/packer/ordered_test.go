@@ -84,6 +84,21 @@ func TestUndecodableInWave(t *testing.T) {
 	}
 }
 
+// The first wave of the second step cannot be decoded at all: its size follows from that of the first step's groups.
+func TestUndecodableWave(t *testing.T) {
+	r := newRunner(t, ordered(), DefaultConfig())
+	feed(t, r, in(group(0, nil, 2, 2), 1, 1, 0, 1), in(group(1, nil, 2, 2), 1, 1, 0, 1))
+	r.Restart(t)
+	r.Step(t, undecodable(10, "3"))
+	if len(sorted(t, r.Emitted).requests) != 0 {
+		t.Fatal("half of the wave was taken for all of it")
+	}
+	r.Step(t, undecodable(11, "2"))
+	if o := sorted(t, r.Emitted); len(o.requests) != 1 || o.requests[0].Step != 2 || o.requests[0].Wave != 2 || o.requests[0].Rollouts != 4 {
+		t.Fatalf("%s %+v", fates(o), o.requests)
+	}
+}
+
 func at(offset int64, g *schemas.SampleGroup) pipelinetest.Step {
 	return pipelinetest.Step{Record: &pipeline.Record{Ref: pipeline.Ref{Topic: pipeline.TopicSamples, Offset: offset}, Value: g}}
 }

@@ -59,6 +59,14 @@ func TestInvariant_TokenExactness(t *testing.T) {
 	}
 }
 
+// A version counts only where one of its own tokens was sampled.
+func TestPolicyStart(t *testing.T) {
+	n := schemas.Node{Mask: schemas.Uint8s{0, 1, 0}, Versions: []schemas.VersionRun{run(0, 1), run(1, 5), run(2, 2)}}
+	if got := policyStart([]schemas.Node{{}, n}); got == nil || *got != 5 {
+		t.Errorf("%v", got)
+	}
+}
+
 func version(v int64) *int64 { return &v }
 
 func score(t testing.TB, cfg Config, traces ...*schemas.Trace) (*schemas.SampleGroup, Stats) {

@@ -67,6 +67,14 @@ func TestInvariant_FirstGoodTrace(t *testing.T) {
 	}
 }
 
+// Of errors, the first stays.
+func TestFirstError(t *testing.T) {
+	groups := feed(t, pipelinetest.NewRunner(t, newCore(1, 0)), failure(0, 2, 0, "crashed"), failure(0, 2, 0, "timed_out"), trace(0, 2, 1, 5))
+	if len(groups) != 1 || groups[0].Reason != "errored" {
+		t.Fatalf("%+v", groups)
+	}
+}
+
 func TestReasons(t *testing.T) {
 	for _, tt := range []struct {
 		kinds  []string // errors of the rollouts; empty for none
