@@ -9,27 +9,6 @@ import (
 	"github.com/prl-project/prl/pipeline"
 )
 
-// Duration is a time.Duration that configuration writes as "90s" or "10m".
-type Duration time.Duration
-
-// UnmarshalText reads what time.ParseDuration takes.
-func (d *Duration) UnmarshalText(text []byte) error {
-	v, err := time.ParseDuration(string(text))
-	if err != nil {
-		return fmt.Errorf("%q is no duration: write it as 90s, 10m or 1h30m", text)
-	}
-	*d = Duration(v)
-	return nil
-}
-
-// MarshalText writes what UnmarshalText reads.
-func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
-
-func (d Duration) String() string { return time.Duration(d).String() }
-
-// Milliseconds is the duration in milliseconds.
-func (d Duration) Milliseconds() int64 { return time.Duration(d).Milliseconds() }
-
 // Config is the section [emitter].
 type Config struct {
 	// Permits bounds the rollouts of open groups; 0 for (max_async_level + 2) · batch_size + the largest group. Ordered
@@ -38,7 +17,7 @@ type Config struct {
 	// MaxAttempts is the highest attempt of a rollout that the scorer may ask for again; 0 for none.
 	MaxAttempts int `toml:"max_attempts"`
 	// EnvLost is how long an environment may be silent until it gets no more tasks (servers speak every 5 s).
-	EnvLost Duration `toml:"env_lost"`
+	EnvLost pipeline.Duration `toml:"env_lost"`
 	// TasksPerTick bounds the tasks written ten times a second. A group is never split.
 	TasksPerTick int `toml:"tasks_per_tick"`
 	// Mix chooses the environment of the next group; nil for WeightedRoundRobin.
@@ -47,7 +26,7 @@ type Config struct {
 
 // DefaultConfig lets a run go as far ahead as run.max_async_level wants.
 func DefaultConfig() Config {
-	return Config{MaxAttempts: 2, EnvLost: Duration(30 * time.Second), TasksPerTick: 2048}
+	return Config{MaxAttempts: 2, EnvLost: pipeline.Duration(30 * time.Second), TasksPerTick: 2048}
 }
 
 // Validate checks the section on its own.
@@ -57,7 +36,7 @@ func (c Config) Validate() error {
 		return fmt.Errorf("emitter.permits = %d: 0 for the default, or more", c.Permits)
 	case c.MaxAttempts < 0:
 		return fmt.Errorf("emitter.max_attempts = %d: 0 for no refills, or more", c.MaxAttempts)
-	case c.EnvLost < Duration(10*time.Second):
+	case c.EnvLost < pipeline.Duration(10*time.Second):
 		return fmt.Errorf("emitter.env_lost = %v: at least 10s, since environment servers speak every 5s", c.EnvLost)
 	case c.TasksPerTick < 1:
 		return fmt.Errorf("emitter.tasks_per_tick = %d: at least 1", c.TasksPerTick)
@@ -81,16 +60,16 @@ type EnvConfig struct {
 	// MaxRolloutTokens is the number of tokens after which a rollout is cut; 0 for run.seq_len.
 	MaxRolloutTokens int `toml:"max_rollout_tokens"`
 	// Timeout is how long a rollout may take, from its start.
-	Timeout Duration `toml:"timeout"`
+	Timeout pipeline.Duration `toml:"timeout"`
 	// GroupTimeout is how long a group may be open, queues included: above timeout + emitter.env_lost.
-	GroupTimeout Duration `toml:"group_timeout"`
+	GroupTimeout pipeline.Duration `toml:"group_timeout"`
 	// Options are the environment's own, for its server.
 	Options map[string]any `toml:"options"`
 }
 
 // DefaultEnvConfig is what a section [envs.<name>] starts from.
 func DefaultEnvConfig() EnvConfig {
-	return EnvConfig{GroupSize: 8, Temperature: 1, TopP: 1, Timeout: Duration(5 * time.Minute), GroupTimeout: Duration(20 * time.Minute)}
+	return EnvConfig{GroupSize: 8, Temperature: 1, TopP: 1, Timeout: pipeline.Duration(5 * time.Minute), GroupTimeout: pipeline.Duration(20 * time.Minute)}
 }
 
 // Validate checks the section of the named environment on its own.
@@ -108,7 +87,7 @@ func (c EnvConfig) Validate(name string) error {
 		return fmt.Errorf("envs.%s.max_tokens = %d: 0 for as many as the rollout may have, or more", name, c.MaxTokens)
 	case c.MaxRolloutTokens < 0:
 		return fmt.Errorf("envs.%s.max_rollout_tokens = %d: 0 for run.seq_len, or more", name, c.MaxRolloutTokens)
-	case c.Timeout < Duration(time.Millisecond):
+	case c.Timeout < pipeline.Duration(time.Millisecond):
 		return fmt.Errorf("envs.%s.timeout = %v: at least 1ms", name, c.Timeout)
 	}
 	return nil

@@ -25,7 +25,7 @@ func TestValidateSaysWhatIsAllowed(t *testing.T) {
 		"":                                  func(*sections) {},
 		"emitter.permits = 19: at least":    func(s *sections) { s.cfg.Permits = 19 },
 		"run.max_steps = 0":                 func(s *sections) { s.run.MaxSteps = 0 },
-		"emitter.env_lost = 5s":             func(s *sections) { s.cfg.EnvLost = Duration(5 * time.Second) },
+		"emitter.env_lost = 5s":             func(s *sections) { s.cfg.EnvLost = pipeline.Duration(5 * time.Second) },
 		"no environments":                   func(s *sections) { s.envs = nil },
 		"1 of 2 environments set it":        env(func(c *EnvConfig) { c.Ratio = ratio(1) }),
 		"envs.catch.ratio = -1":             env(func(c *EnvConfig) { c.Ratio = ratio(-1) }),
@@ -33,7 +33,9 @@ func TestValidateSaysWhatIsAllowed(t *testing.T) {
 		"envs.catch.temperature = 0: above": env(func(c *EnvConfig) { c.Temperature = 0 }),
 		"envs.catch.top_p = 0.9":            env(func(c *EnvConfig) { c.TopP = 0.9 }),
 		"above run.seq_len = 64":            env(func(c *EnvConfig) { c.MaxRolloutTokens = 65 }),
-		"envs.catch.group_timeout = 40s":    env(func(c *EnvConfig) { c.Timeout, c.GroupTimeout = Duration(10*time.Second), Duration(40*time.Second) }),
+		"envs.catch.group_timeout = 40s": env(func(c *EnvConfig) {
+			c.Timeout, c.GroupTimeout = pipeline.Duration(10*time.Second), pipeline.Duration(40*time.Second)
+		}),
 	} {
 		s := sections{testRun(), DefaultConfig(), testEnvs()}
 		change(&s)
@@ -56,7 +58,7 @@ func TestDefaultPermits(t *testing.T) {
 }
 
 func TestDurationText(t *testing.T) {
-	var d Duration
+	var d pipeline.Duration
 	if err := d.UnmarshalText([]byte("90s")); err != nil || d.Milliseconds() != 90_000 {
 		t.Errorf("%v, %v", d, err)
 	}

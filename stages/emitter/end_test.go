@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/schemas"
 )
 
@@ -12,7 +13,7 @@ func TestInvariant_OneEnding(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			envs := testEnvs()
 			c := envs["catch"]
-			c.Timeout, c.GroupTimeout = Duration(10*second), Duration(50*second)
+			c.Timeout, c.GroupTimeout = pipeline.Duration(10*second), pipeline.Duration(50*second)
 			envs["catch"] = c
 			w := ready(t, testRun(), DefaultConfig(), envs)
 			w.tick(second)

@@ -4,13 +4,14 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/pipeline/pipelinetest"
 )
 
 func TestRestartAnywhereAsynchronous(t *testing.T) {
 	envs := testEnvs()
 	for name, c := range envs {
-		c.Timeout, c.GroupTimeout = Duration(second), Duration(32*second)
+		c.Timeout, c.GroupTimeout = pipeline.Duration(second), pipeline.Duration(32*second)
 		envs[name] = c
 	}
 	w := newWorld(t, testRun(), DefaultConfig(), envs)

@@ -27,9 +27,9 @@ type Config struct {
 	// Interval says which policy versions are measured: its multiples, version 0 and the final one; 0 for these two only.
 	Interval int64 `toml:"interval"`
 	// Timeout is how long a rollout may take, from its start.
-	Timeout emitter.Duration `toml:"timeout"`
+	Timeout pipeline.Duration `toml:"timeout"`
 	// GroupTimeout is how long an example may be open, queues included: above timeout + emitter.env_lost.
-	GroupTimeout emitter.Duration `toml:"group_timeout"`
+	GroupTimeout pipeline.Duration `toml:"group_timeout"`
 	// Permits bounds the rollouts in flight.
 	Permits int `toml:"permits"`
 }
@@ -38,7 +38,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Examples: 512, K: 1, PassThreshold: 1, Interval: 20, Permits: 512,
-		Timeout: emitter.Duration(5 * time.Minute), GroupTimeout: emitter.Duration(20 * time.Minute),
+		Timeout: pipeline.Duration(5 * time.Minute), GroupTimeout: pipeline.Duration(20 * time.Minute),
 	}
 }
 
@@ -59,7 +59,7 @@ func (c Config) Validate(name string) error {
 		return fmt.Errorf("evals.%s.pass_threshold = %v: a number", name, c.PassThreshold)
 	case c.Interval < 0:
 		return fmt.Errorf("evals.%s.interval = %d: 0 for version 0 and the last only, or more", name, c.Interval)
-	case c.Timeout < emitter.Duration(time.Millisecond):
+	case c.Timeout < pipeline.Duration(time.Millisecond):
 		return fmt.Errorf("evals.%s.timeout = %v: at least 1ms", name, c.Timeout)
 	case c.Permits < c.K:
 		return fmt.Errorf("evals.%s.permits = %d: at least k = %d, or no example is ever played", name, c.Permits, c.K)

@@ -8,7 +8,6 @@ import (
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/pipeline/pipelinetest"
 	"github.com/prl-project/prl/schemas"
-	"github.com/prl-project/prl/stages/emitter"
 )
 
 func stepOf(v schemas.Record) pipelinetest.Step {
@@ -17,7 +16,7 @@ func stepOf(v schemas.Record) pipelinetest.Step {
 
 func short(evals map[string]Config) {
 	for name, c := range evals {
-		c.Timeout, c.GroupTimeout = emitter.Duration(second), emitter.Duration(40*second)
+		c.Timeout, c.GroupTimeout = pipeline.Duration(second), pipeline.Duration(40*second)
 		evals[name] = c
 	}
 }

@@ -3,6 +3,8 @@ package sink
 import (
 	"fmt"
 	"time"
+
+	"github.com/prl-project/prl/pipeline"
 )
 
 // Config is the section [sink]. A file is written when any of the limits is reached.
@@ -13,17 +15,17 @@ type Config struct {
 	MaxRows int `toml:"max_rows"`
 	// MaxBytes is the size of a file's records as Kafka holds them.
 	MaxBytes int64 `toml:"max_bytes"`
-	// MaxAgeMS is how long, in milliseconds, a record waits until it can be queried.
-	MaxAgeMS int64 `toml:"max_age_ms"`
+	// MaxAge is how long a record waits until it can be queried.
+	MaxAge pipeline.Duration `toml:"max_age"`
 	// MaxBufferedBytes bounds the records held in memory, of all partitions: above it the largest buffer is written.
 	MaxBufferedBytes int64 `toml:"max_buffered_bytes"`
-	// DrainTimeoutMS is how long, in milliseconds, a stop goes on reading towards the end of the topics.
-	DrainTimeoutMS int64 `toml:"drain_timeout_ms"`
+	// Drain is how long a stop goes on reading towards the end of the topics.
+	Drain pipeline.Duration `toml:"drain"`
 }
 
 // DefaultConfig writes a file every minute at the latest.
 func DefaultConfig() Config {
-	return Config{MaxRows: 100_000, MaxBytes: 64 << 20, MaxAgeMS: 60_000, MaxBufferedBytes: 128 << 20, DrainTimeoutMS: 30_000}
+	return Config{MaxRows: 100_000, MaxBytes: 64 << 20, MaxAge: pipeline.Duration(time.Minute), MaxBufferedBytes: 128 << 20, Drain: pipeline.Duration(30 * time.Second)}
 }
 
 // Validate checks the section on its own.
@@ -33,17 +35,12 @@ func (c Config) Validate() error {
 		return fmt.Errorf("sink.max_rows = %d: at least 1", c.MaxRows)
 	case c.MaxBytes < 1:
 		return fmt.Errorf("sink.max_bytes = %d: at least 1", c.MaxBytes)
-	case c.MaxAgeMS < 1:
-		return fmt.Errorf("sink.max_age_ms = %d: at least 1", c.MaxAgeMS)
+	case c.MaxAge <= 0:
+		return fmt.Errorf("sink.max_age = %v: above 0s", c.MaxAge)
 	case c.MaxBufferedBytes < c.MaxBytes:
 		return fmt.Errorf("sink.max_buffered_bytes = %d: at least sink.max_bytes = %d", c.MaxBufferedBytes, c.MaxBytes)
-	case c.DrainTimeoutMS < 0:
-		return fmt.Errorf("sink.drain_timeout_ms = %d: 0 or more", c.DrainTimeoutMS)
+	case c.Drain < 0:
+		return fmt.Errorf("sink.drain = %v: 0s or more", c.Drain)
 	}
 	return nil
-}
-
-func (c Config) maxAge() time.Duration { return time.Duration(c.MaxAgeMS) * time.Millisecond }
-func (c Config) drainTimeout() time.Duration {
-	return time.Duration(c.DrainTimeoutMS) * time.Millisecond
 }

@@ -85,7 +85,7 @@ func (s *Sink) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.drainTimeout())
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Duration(s.cfg.Drain))
 	defer cancel()
 	return r.drain(stop)
 }
@@ -157,7 +157,7 @@ func (r *reader) due(now time.Time) []*Chain {
 	r.each(func(_ string, c *Chain) {
 		switch {
 		case len(c.rows) == 0:
-		case len(c.rows) >= r.cfg.MaxRows, c.bytes >= r.cfg.MaxBytes, now.Sub(c.first) >= r.cfg.maxAge():
+		case len(c.rows) >= r.cfg.MaxRows, c.bytes >= r.cfg.MaxBytes, now.Sub(c.first) >= time.Duration(r.cfg.MaxAge):
 			due = append(due, c)
 		default:
 			rest = append(rest, c)

@@ -82,7 +82,7 @@ func transaction(t testing.TB, rt *pipeline.Runtime, cl *kgo.Client, name string
 
 func config(dir string) Config {
 	cfg := DefaultConfig()
-	cfg.Dir, cfg.MaxAgeMS = dir, 3600_000
+	cfg.Dir, cfg.MaxAge = dir, pipeline.Duration(time.Hour)
 	return cfg
 }
 
@@ -250,7 +250,7 @@ func TestSink_RollsWhileItRuns(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"rows":     func(c *Config) { c.MaxRows = 1 },
 		"bytes":    func(c *Config) { c.MaxBytes = 1 },
-		"age":      func(c *Config) { c.MaxAgeMS = 1 },
+		"age":      func(c *Config) { c.MaxAge = pipeline.Duration(time.Millisecond) },
 		"buffered": func(c *Config) { c.MaxBytes, c.MaxBufferedBytes = 10, 10 },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -388,9 +388,9 @@ func TestConfig_Validate(t *testing.T) {
 	for key, change := range map[string]func(*Config){
 		"sink.max_rows = 0":           func(c *Config) { c.MaxRows = 0 },
 		"sink.max_bytes = 0":          func(c *Config) { c.MaxBytes = 0 },
-		"sink.max_age_ms = 0":         func(c *Config) { c.MaxAgeMS = 0 },
+		"sink.max_age = 0s":           func(c *Config) { c.MaxAge = 0 },
 		"sink.max_buffered_bytes = 1": func(c *Config) { c.MaxBufferedBytes = 1 },
-		"sink.drain_timeout_ms = -1":  func(c *Config) { c.DrainTimeoutMS = -1 },
+		"sink.drain = -1ns":           func(c *Config) { c.Drain = -1 },
 	} {
 		cfg := DefaultConfig()
 		change(&cfg)
