@@ -32,18 +32,18 @@ type Config struct {
 	// MaxRequests bounds the requests in the server, held, waiting or running; beyond, they are refused with 503.
 	MaxRequests int `toml:"max_requests"`
 	// Hold is how long a request waits for the version it is pinned to.
-	Hold time.Duration `toml:"hold"`
+	Hold pipeline.Duration `toml:"hold"`
 	// Timeout bounds a request as a whole, the hold included.
-	Timeout time.Duration `toml:"timeout"`
+	Timeout pipeline.Duration `toml:"timeout"`
 	// Drain is how long running requests may go on when the stage stops.
-	Drain time.Duration `toml:"drain"`
+	Drain pipeline.Duration `toml:"drain"`
 }
 
 // DefaultConfig serves on port 8000 of this machine.
 func DefaultConfig() Config {
 	return Config{
 		Listen: "localhost:8000", Slots: 512, CacheMiB: 256, StepTokens: 2048, Versions: 4, MaxRequests: 4096,
-		Hold: 10 * time.Minute, Timeout: 15 * time.Minute, Drain: 10 * time.Second,
+		Hold: pipeline.Duration(10 * time.Minute), Timeout: pipeline.Duration(15 * time.Minute), Drain: pipeline.Duration(10 * time.Second),
 	}
 }
 

@@ -11,6 +11,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/schemas"
 	"github.com/prl-project/prl/stages/internal/lm"
@@ -63,9 +66,10 @@ func testConfig() Config {
 	return c
 }
 
-func testRuntime(t testing.TB) *pipeline.Runtime {
+// testRuntime has its blob store in dir, and no broker.
+func testRuntime(t testing.TB, dir string) *pipeline.Runtime {
 	t.Helper()
-	blobs, err := pipeline.OpenBlobs(t.TempDir())
+	blobs, err := pipeline.OpenBlobs(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +112,7 @@ func serve(t testing.TB, change func(*Config)) (*Server, *httptest.Server) {
 	if change != nil {
 		change(&cfg)
 	}
-	s, err := New(testRuntime(t), cfg)
+	s, err := New(testRuntime(t, t.TempDir()), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,6 +208,16 @@ func bitsOf(t testing.TB, c Completion) []byte {
 		t.Fatal(err)
 	}
 	return data
+}
+
+// value reads a counter or gauge.
+func value(t testing.TB, m prometheus.Metric) float64 {
+	t.Helper()
+	var d dto.Metric
+	if err := m.Write(&d); err != nil {
+		t.Fatal(err)
+	}
+	return d.GetCounter().GetValue() + d.GetGauge().GetValue()
 }
 
 func pin(v int64) *int64 { return &v }

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Bounds of the body of a request.
+// Bounds of the body of a request. The time ends with the body: net/http lifts it once the body has been read.
 const (
 	maxBodyBytes = 16 << 20
 	bodyTimeout  = time.Minute
@@ -45,8 +45,8 @@ func (s *Server) handler() http.Handler {
 
 func (s *Server) httpServer() *http.Server {
 	return &http.Server{
-		Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: s.cfg.Timeout + time.Minute,
-		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: bodyTimeout,
+		WriteTimeout: time.Duration(s.cfg.Timeout) + time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 	}
 }
 
@@ -98,13 +98,8 @@ func (s *Server) authorize(r *http.Request) error {
 	return nil
 }
 
-// readBody reads the body of a request under a deadline, which ends with it: the server's own ReadTimeout would go on, and
-// cancel a request that is held.
+// readBody reads the body of a request.
 func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	conn := http.NewResponseController(w)
-	if err := conn.SetReadDeadline(time.Now().Add(bodyTimeout)); err != nil {
-		return nil, fmt.Errorf("set a deadline for the body: %w", err)
-	}
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBodyBytes))
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
@@ -112,9 +107,6 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	}
 	if err != nil {
 		return nil, refuse(http.StatusBadRequest, CodeInvalid, "read the body: %v", err)
-	}
-	if err := conn.SetReadDeadline(time.Time{}); err != nil {
-		return nil, fmt.Errorf("end the deadline for the body: %w", err)
 	}
 	return data, nil
 }

@@ -81,7 +81,7 @@ func newServer(rt *pipeline.Runtime, cfg Config, b Backend) (*Server, error) {
 		listening: make(chan struct{}), empty: make(chan struct{}),
 	}
 	s.holding, s.endHold = context.WithCancelCause(context.Background())
-	s.policies = newPolicies(cfg.Versions, cfg.Hold, s.load, b.Unload)
+	s.policies = newPolicies(cfg.Versions, time.Duration(cfg.Hold), s.load, b.Unload)
 	return s, nil
 }
 
@@ -109,7 +109,7 @@ func (s *Server) Generate(ctx context.Context, r Request) (c Completion, err err
 	}
 	defer s.leave()
 	defer func() { s.metrics.ended(r, c, err) }()
-	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.Timeout,
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Duration(s.cfg.Timeout),
 		refuse(http.StatusGatewayTimeout, CodeHeldTooLong, "the request took longer than %v", s.cfg.Timeout))
 	defer cancel()
 	if err := r.validate(); err != nil {
@@ -142,6 +142,10 @@ func (s *Server) tokenizer(ctx context.Context) (Tokenizer, error) {
 	if t := s.backend.Tokenizer(); t != nil {
 		return t, nil
 	}
+	if err := s.enter(); err != nil {
+		return nil, err
+	}
+	defer s.leave()
 	if _, err := s.version(ctx, nil); err != nil {
 		return nil, err
 	}
@@ -224,7 +228,7 @@ func (s *Server) drain() {
 	}
 	s.mu.Unlock()
 	s.endHold(errStopping)
-	t := time.NewTimer(s.cfg.Drain)
+	t := time.NewTimer(time.Duration(s.cfg.Drain))
 	defer t.Stop()
 	select {
 	case <-s.empty:

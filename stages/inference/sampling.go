@@ -44,17 +44,17 @@ func (p samplingParams) apply(r *Request, eos int32) error {
 }
 
 // unsupported are parameters of vLLM and OpenAI that change the prompt, the distribution or what is returned in ways this
-// server does not implement, with the values that ask for nothing. Null, false and what is empty ask for nothing either.
+// server does not implement, with the values that ask for nothing. Null and what is empty ask for nothing either.
 // Any other unknown parameter is ignored.
 var unsupported = map[string][]string{
 	"top_k": {"-1", "0"}, "min_p": {"0"}, "typical_p": {"1"}, "presence_penalty": {"0"}, "frequency_penalty": {"0"},
 	"repetition_penalty": {"1"}, "length_penalty": {"1"}, "no_repeat_ngram_size": {"0"}, "logit_bias": nil, "min_tokens": {"0"},
-	"n": {"1"}, "best_of": {"1"}, "use_beam_search": nil, "stop": nil, "bad_words": nil, "allowed_token_ids": nil,
+	"n": {"1"}, "best_of": {"1"}, "use_beam_search": {"false"}, "stop": nil, "bad_words": nil, "allowed_token_ids": nil,
 	"logits_processors": nil, "structured_outputs": nil, "guided_json": nil, "guided_regex": nil, "guided_choice": nil,
 	"guided_grammar": nil, "response_format": {`{"type":"text"}`}, "top_logprobs": {"0"}, "prompt_logprobs": nil,
-	"truncate_prompt_tokens": nil, "tools": nil, "functions": nil, "tool_choice": {`"none"`, `"auto"`}, "echo": nil,
-	"add_generation_prompt": {"true"}, "continue_final_message": nil, "chat_template": nil, "chat_template_kwargs": nil,
-	"documents": nil, "features": nil, "stream": nil,
+	"truncate_prompt_tokens": nil, "tools": nil, "functions": nil, "tool_choice": {`"none"`, `"auto"`}, "echo": {"false"},
+	"add_generation_prompt": {"true"}, "continue_final_message": {"false"}, "chat_template": nil, "chat_template_kwargs": nil,
+	"documents": nil,
 }
 
 // checkSupported refuses a JSON object with parameters that are not supported, naming all of them.
@@ -78,7 +78,7 @@ func checkSupported(object []byte) error {
 }
 
 func asksForNothing(raw json.RawMessage, neutral []string) bool {
-	for _, n := range append([]string{"null", "false", `""`, "[]", "{}"}, neutral...) {
+	for _, n := range append([]string{"null", `""`, "[]", "{}"}, neutral...) {
 		if equalJSON(raw, []byte(n)) {
 			return true
 		}

@@ -3,17 +3,19 @@ package inference
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/schemas"
@@ -22,7 +24,7 @@ import (
 
 // gated is a backend whose requests end when the gate is opened, or the backend.
 type gated struct {
-	native
+	*native
 	entered chan struct{}
 	gate    chan struct{}
 }
@@ -31,7 +33,7 @@ func (g *gated) Generate(ctx context.Context, _ Request) (Completion, error) {
 	g.entered <- struct{}{}
 	select {
 	case <-g.gate:
-		return Completion{Tokens: []int32{1}, Logprobs: []float32{0}, FinishReason: FinishStop}, nil
+		return Completion{Tokens: []int32{1}, Logprobs: []float32{0}, Versions: []schemas.VersionRun{{}}, FinishReason: FinishStop}, nil
 	case <-ctx.Done():
 		return Completion{}, context.Cause(ctx)
 	}
@@ -41,12 +43,12 @@ func serveGated(t *testing.T, change func(*Config)) (*Server, *gated) {
 	t.Helper()
 	cfg := testConfig()
 	change(&cfg)
-	rt := testRuntime(t)
+	rt := testRuntime(t, t.TempDir())
 	cfg, err := cfg.forRun(rt.Run)
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &gated{native: *newNative(cfg), entered: make(chan struct{}), gate: make(chan struct{})}
+	g := &gated{native: newNative(cfg), entered: make(chan struct{}), gate: make(chan struct{})}
 	s, err := newServer(rt, cfg, g)
 	if err != nil {
 		t.Fatal(err)
@@ -72,17 +74,17 @@ func TestQueueIsBounded(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if got := testutil.ToFloat64(s.metrics.requests.WithLabelValues(CodeOverloaded)); got != 1 {
+	if got := value(t, s.metrics.requests.WithLabelValues(CodeOverloaded)); got != 1 {
 		t.Errorf("%v requests counted as refused", got)
 	}
-	if got := testutil.ToFloat64(s.metrics.running); got != 0 {
+	if got := value(t, s.metrics.running); got != 0 {
 		t.Errorf("%v requests are said to run", got)
 	}
 }
 
 func TestRequestTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, g := serveGated(t, func(c *Config) { c.Hold, c.Timeout = time.Second, 3*time.Second })
+		s, g := serveGated(t, func(c *Config) { c.Hold, c.Timeout = pipeline.Duration(time.Second), pipeline.Duration(3*time.Second) })
 		go func() { <-g.entered }()
 		_, err := s.Generate(t.Context(), Request{Tokens: []int32{1}})
 		var e *Error
@@ -130,7 +132,7 @@ func TestDrainLetsRunningRequestsEndAndHeldOnesFail(t *testing.T) {
 
 func TestDrainHasADeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, g := serveGated(t, func(c *Config) { c.Drain = 5 * time.Second })
+		s, g := serveGated(t, func(c *Config) { c.Drain = pipeline.Duration(5 * time.Second) })
 		go s.Generate(t.Context(), Request{Tokens: []int32{1}}) //nolint:errcheck // it is let go below
 		<-g.entered
 		begin := time.Now()
@@ -142,170 +144,194 @@ func TestDrainHasADeadline(t *testing.T) {
 	})
 }
 
-// startOnKafka runs the stage on a broker of its own; produce writes policies.
-func startOnKafka(t *testing.T) (s *Server, stop func() error, produce func(...*schemas.PolicyVersion)) {
+// pipes is a network of one server, without sockets.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	c, ok := <-p
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+func (p pipes) Close() error   { return nil }
+func (p pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes"} }
+
+func TestHeldRequestOutlivesTheDeadlineOfItsBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, g := serveGated(t, func(*Config) {})
+		network := make(pipes)
+		hs := s.httpServer()
+		go hs.Serve(network) //nolint:errcheck // it is closed below
+		cl := NewClient("http://server")
+		cl.http.Transport = &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+			ours, theirs := net.Pipe()
+			network <- theirs
+			return ours, nil
+		}}
+		done := make(chan error)
+		go func() {
+			_, err := cl.Generate(t.Context(), Request{Tokens: []int32{1}})
+			done <- err
+		}()
+		<-g.entered
+		time.Sleep(2 * bodyTimeout)
+		close(g.gate)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		cl.Close()
+		close(network)
+		hs.Close()
+	})
+}
+
+// stage is the stage on a broker of its own.
+type stage struct {
+	*Server
+	t      *testing.T
+	blobs  string // folder
+	client *kgo.Client
+	stop   func() error
+	http   *Client
+}
+
+func startOnKafka(t *testing.T) *stage {
 	t.Helper()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(cluster.Close)
-	rt := testRuntime(t)
-	rt.Brokers, rt.Health = cluster.ListenAddrs(), &pipeline.Health{}
+	st := &stage{t: t, blobs: t.TempDir()}
+	rt := testRuntime(t, st.blobs)
 	reg := prometheus.NewRegistry()
-	rt.Metrics, rt.Registry = pipeline.NewMetrics(reg), reg
+	rt.Brokers, rt.Health, rt.Metrics, rt.Registry = cluster.ListenAddrs(), &pipeline.Health{}, pipeline.NewMetrics(reg), reg
 	if err := rt.SetUp(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
-	cl, err := rt.Client()
-	if err != nil {
+	if st.client, err = rt.Client(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(cl.Close)
-	produce = func(versions ...*schemas.PolicyVersion) {
-		t.Helper()
-		for _, v := range versions {
-			r, err := rt.Encode(t.Context(), pipeline.Emission{Topic: pipeline.TopicPolicies, Partition: pipeline.AutoPartition, Value: v})
-			if err == nil {
-				err = cl.ProduceSync(t.Context(), r).FirstErr()
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if s, err = New(rt, testConfig()); err != nil {
+	t.Cleanup(st.client.Close)
+	if st.Server, err = New(rt, testConfig()); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	stopped := false
-	stop = func() error {
-		if stopped {
-			return nil
-		}
-		stopped = true
+	go func() { done <- st.Run(ctx) }()
+	st.stop = sync.OnceValue(func() error {
 		cancel()
 		return <-done
-	}
+	})
 	t.Cleanup(func() {
-		if err := stop(); err != nil {
+		if err := st.stop(); err != nil {
 			t.Error(err)
 		}
 	})
-	return s, stop, produce
+	<-st.Listening()
+	st.http = NewClient("http://" + st.Addr().String())
+	t.Cleanup(st.http.Close)
+	return st
+}
+
+// produce writes the record of a policy.
+func (st *stage) produce(v *schemas.PolicyVersion) {
+	st.t.Helper()
+	r, err := st.rt.Encode(st.t.Context(), pipeline.Emission{Topic: pipeline.TopicPolicies, Partition: pipeline.AutoPartition, Value: v})
+	if err == nil {
+		err = st.client.ProduceSync(st.t.Context(), r).FirstErr()
+	}
+	if err != nil {
+		st.t.Fatal(err)
+	}
+}
+
+type answer struct {
+	Completion
+	err error
+}
+
+// ask sends a request over HTTP in the background.
+func (st *stage) ask(r Request) chan answer {
+	out := make(chan answer, 1)
+	go func() {
+		c, err := st.http.Generate(st.t.Context(), r)
+		out <- answer{c, err}
+	}()
+	return out
 }
 
 func TestStageFollowsPolicies(t *testing.T) {
-	s, stop, produce := startOnKafka(t)
-	<-s.Listening()
-	cl := NewClient("http://" + s.Addr().String())
-	defer cl.Close()
-	type result struct {
-		c   Completion
-		err error
-	}
-	ask := func(r Request) chan result {
-		out := make(chan result, 1)
-		go func() {
-			c, err := cl.Generate(t.Context(), r)
-			out <- result{c, err}
-		}()
-		return out
-	}
+	st := startOnKafka(t)
 	r := Request{Tokens: []int32{5, 10, 11}, MaxTokens: 8, Temperature: 1, Seed: 2}
 	pinned := r
 	pinned.PinVersion = pin(1)
-	first, second := ask(r), ask(pinned) // before anything is published
-	v0, v1 := testPolicy(t, 0), testPolicy(t, 1)
-	produce(store(t, s.rt, v0))
-	if got := <-first; got.err != nil || got.c.Versions[0].Version != 0 {
+	first, second := st.ask(r), st.ask(pinned) // before anything is published
+	st.produce(store(t, st.rt, testPolicy(t, 0)))
+	if got := <-first; got.err != nil || got.Versions[0].Version != 0 {
 		t.Errorf("got %+v", got)
 	}
-	produce(store(t, s.rt, v1))
+	st.produce(store(t, st.rt, testPolicy(t, 1)))
 	got := <-second
 	if got.err != nil {
 		t.Fatal(got.err)
 	}
 	m1, _ := testModel(t, 1)
-	sameBits(t, "held for version 1", got.c, alone(t, r, 64, []*lm.Model{m1}, []int64{1}, []int{0}))
+	sameBits(t, "held for version 1", got.Completion, alone(t, r, 64, []*lm.Model{m1}, []int64{1}, []int{0}))
 
 	// Bytes that are not the record's are never served; the version before goes on.
 	bad := testPolicy(t, 2)
-	record := store(t, s.rt, bad)
-	corrupt(t, s, record)
-	produce(record)
+	record := store(t, st.rt, bad)
+	bad.Weights[len(bad.Weights)-1] ^= 1
+	if err := os.WriteFile(filepath.Join(st.blobs, filepath.FromSlash(record.Weights.URI)), bad.Weights, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	st.produce(record)
 	pinned.PinVersion = pin(2)
-	if got := <-ask(pinned); got.err == nil || !strings.Contains(got.err.Error(), "SHA-256") || !Retryable(got.err) {
+	if got := <-st.ask(pinned); got.err == nil || !strings.Contains(got.err.Error(), "SHA-256") || !Retryable(got.err) {
 		t.Errorf("corrupt weights: got %+v", got)
 	}
-	if got := <-ask(r); got.err != nil || got.c.Versions[0].Version != 1 {
+	if got := <-st.ask(r); got.err != nil || got.Versions[0].Version != 1 {
 		t.Errorf("got %+v, want version 1", got)
 	}
-	if err := stop(); err != nil {
+	if err := st.stop(); err != nil {
 		t.Error(err)
 	}
-	if _, err := cl.Generate(t.Context(), r); !Retryable(err) {
-		t.Errorf("after the stop: %v", err)
-	}
-}
-
-// corrupt changes a byte of stored weights.
-func corrupt(t *testing.T, s *Server, v *schemas.PolicyVersion) {
-	t.Helper()
-	var path string
-	err := filepath.WalkDir(os.TempDir(), func(p string, _ os.DirEntry, err error) error {
-		if err == nil && strings.HasSuffix(p, v.Weights.SHA256) && strings.Contains(p, t.Name()) {
-			path = p
-		}
-		return nil
-	})
-	if err != nil || path == "" {
-		t.Fatalf("the blob is not found: %v", err)
-	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	data[len(data)-1] ^= 1
-	if err := os.WriteFile(path, data, 0o644); err != nil {
-		t.Fatal(err)
+	if got := <-st.ask(r); !Retryable(got.err) {
+		t.Errorf("after the stop: %v", got.err)
 	}
 }
 
 func TestClientGoneCancelsAHeldRequest(t *testing.T) {
-	s, stop, _ := startOnKafka(t)
-	<-s.Listening()
+	st := startOnKafka(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	sent := make(chan struct{})
+	gone := make(chan error)
 	go func() {
-		defer close(sent)
-		if _, err := NewClient("http://"+s.Addr().String()).Generate(ctx, Request{Tokens: []int32{1}}); !errors.Is(err, context.Canceled) {
-			t.Errorf("got %v", err)
-		}
+		_, err := st.http.Generate(ctx, Request{Tokens: []int32{1}})
+		gone <- err
 	}()
-	inside := func() int {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.requests
-	}
-	await(t, func() bool { return inside() == 0 && testutil.ToFloat64(s.metrics.running) == 0 })
+	st.await(1)
 	cancel()
-	<-sent
-	await(t, func() bool { return inside() == 0 })
-	if err := stop(); err != nil {
-		t.Error(err)
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
 	}
+	st.await(0)
 }
 
-// await polls until ok, under a deadline.
-func await(t *testing.T, ok func() bool) {
-	t.Helper()
+// await waits until there are n requests in the server.
+func (st *stage) await(n int) {
+	st.t.Helper()
 	deadline := time.Now().Add(20 * time.Second)
-	for !ok() {
+	for {
+		st.mu.Lock()
+		got := st.requests
+		st.mu.Unlock()
+		if got == n {
+			return
+		}
 		if time.Now().After(deadline) {
-			t.Fatal("it does not come to that")
+			st.t.Fatalf("%d requests are in the server, want %d", got, n)
 		}
 		time.Sleep(time.Millisecond)
 	}
