@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -98,7 +97,7 @@ func TestDistributed(t *testing.T) {
 	url := inf.logged(t, "inference serves", "addr=")
 	var trainer *process
 	for _, stage := range []string{"emitter", "scorer", "packer", "eval", "sink", "envserver", "trainer"} {
-		p := startStage(t, nil, common(stage, append(more, "--set", fmt.Sprintf("envserver.model_url=http://%s", url))...)...)
+		p := startStage(t, nil, common(stage, append(more, "--set", "envserver.model_url="+url)...)...)
 		if stage == "trainer" {
 			trainer = p
 		}

@@ -284,6 +284,20 @@ func TestOldestStartsFirst(t *testing.T) {
 	})
 }
 
+// Tasks that crashed once wait in the same order as the others.
+func TestOldestStartsFirstAfterACrash(t *testing.T) {
+	bubble(t, 1, func(s *shell) {
+		t := s.T
+		c := s.core(encodeState([]entry{{1, true, 0}}))
+		s.task(c, 0, 1, 2)
+		for i := range 3 {
+			s.commit(c)
+			s.end(fmt.Sprint(i))
+		}
+		equal(t, "started", s.started, []string{"0", "1", "2"})
+	})
+}
+
 // A group takes a slot for each of its rollouts; the oldest task is not overtaken by smaller ones.
 func TestGroupTakesItsSlots(t *testing.T) {
 	bubble(t, 4, func(s *shell) {

@@ -96,8 +96,7 @@ func (m *model) Generate(ctx context.Context, r inference.Request) (inference.Co
 }
 
 // says is a model that says the texts one after the other, and the last one ever after.
-func says(t testing.TB, texts ...string) *model {
-	tok := tokenizer(t)
+func says(tok *lm.Tokenizer, texts ...string) *model {
 	return &model{answer: func(_ context.Context, call int, r inference.Request) (inference.Completion, error) {
 		return spoken(tok, texts[min(call, len(texts)-1)], r), nil
 	}}

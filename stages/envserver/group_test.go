@@ -36,7 +36,7 @@ func groupTask() *schemas.Task {
 }
 
 func TestGroupIsScoredWhole(t *testing.T) {
-	m := says(t, "a", "bbb", "cc")
+	m := says(tokenizer(t), "a", "bbb", "cc")
 	traces := testPlayer(t, &contest{}, m).play(t.Context(), groupTask(), nil)
 	if len(traces) != 3 {
 		t.Fatalf("%d traces", len(traces))

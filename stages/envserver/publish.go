@@ -26,6 +26,9 @@ func (p *publisher) publish(ctx context.Context, traces []*schemas.Trace) error 
 	var recs []*kgo.Record
 	for _, t := range traces {
 		r, err := p.encode(ctx, t)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		if err != nil {
 			p.rt.Log.Error("a trace cannot be written", "env", t.Env, "group", t.GroupID, "rollout", t.RolloutIndex, "error", err)
 			return err
@@ -42,6 +45,9 @@ func (p *publisher) publish(ctx context.Context, traces []*schemas.Trace) error 
 		}
 		if len(failed) == 0 {
 			return nil
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
 		p.rt.Log.Warn("traces are sent again", "traces", len(failed), "error", last)
 		recs = failed

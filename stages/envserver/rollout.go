@@ -142,7 +142,7 @@ func (r *rollout) converse(ctx context.Context, e *episode, deadline time.Time, 
 			r.talk.add(reply.answer(m))
 		}
 		r.trace.Truncated = turn.Truncated
-		switch cut := answer.FinishReason == inference.FinishLength; {
+		switch cut := answer.FinishReason == inference.FinishLength && !r.info.CutReplies; {
 		case turn.Done:
 			r.trace.Truncated = turn.Truncated || cut
 			return nil

@@ -71,7 +71,7 @@ func TestTokenRewards(t *testing.T) {
 		if cut {
 			task.MaxTokens, want = 4, want[:5]
 		}
-		trace := playOne(t, testPlayer(t, g, says(t, reply)), task)
+		trace := playOne(t, testPlayer(t, g, says(tokenizer(t), reply)), task)
 		if len(trace.Errors) > 0 || trace.Reward != nil {
 			t.Fatalf("errors %v, reward %v of a rollout to which none applies", trace.Errors, trace.Reward)
 		}
@@ -225,7 +225,7 @@ func TestInvariant_SeedsOfCalls(t *testing.T) {
 	seeds := func(change func(*schemas.Task)) [2]int64 {
 		task := testTask()
 		change(task)
-		m := says(t, "hi")
+		m := says(tokenizer(t), "hi")
 		playOne(t, testPlayer(t, &game{info: env.Info{MaxTurns: 2}, reply: goOn}, m), task)
 		return [2]int64{m.requests[0].Seed, m.requests[1].Seed}
 	}

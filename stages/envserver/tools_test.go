@@ -38,7 +38,7 @@ func (s *sum) Done() bool { return s.added == 2 }
 func TestToolCalls(t *testing.T) {
 	call := func(json string) string { return callOpen + json + callClose }
 	add := call(`{"name": "Add", "arguments": {"a": 2, "b": 3}}`)
-	m := says(t,
+	m := says(tokenizer(t),
 		"let me see "+add,
 		call(`{"name": "Add", "arguments": `)+call(`{"arguments": {}}`)+call(`{"name": "Add"}`),
 		call(`{"name": "Sub", "arguments": {}}`)+call(`{"name": "Add", "arguments": {"a": "x", "b": 1}}`)+callOpen+`{"name": "Add", "arguments": {"a": 2, "b": 3}}`,
@@ -76,7 +76,7 @@ func TestToolCalls(t *testing.T) {
 }
 
 func TestTextIsNoCallWithoutTools(t *testing.T) {
-	trace := playOne(t, testPlayer(t, &game{}, says(t, callOpen)), testTask())
+	trace := playOne(t, testPlayer(t, &game{}, says(tokenizer(t), callOpen)), testTask())
 	scored(t, trace)
 	if len(trace.Nodes[1].ToolCalls) > 0 {
 		t.Fatal("a call of an environment without tools")

@@ -71,7 +71,6 @@ func TestInconsistentBatchesStop(t *testing.T) {
 			if !errors.Is(err, pipeline.ErrFatal) {
 				t.Errorf("the trainer ended with %v", err)
 			}
-			t.Log(err)
 			checkChain(t, rt, 0)
 		})
 	}

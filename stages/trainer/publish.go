@@ -101,9 +101,35 @@ func (p *publisher) transact(ctx context.Context, records []*kgo.Record) error {
 	if failed != nil {
 		return fmt.Errorf("produce: %w", failed)
 	}
+	if err := loaded(ctx, p.cl, records); err != nil {
+		return err
+	}
 	pipeline.Crash(stage + ".before-commit")
 	if err := p.cl.EndTransaction(ctx, kgo.TryCommit); err != nil {
 		return fmt.Errorf("commit transaction (whether it was is not known): %w", err)
+	}
+	return nil
+}
+
+// loaded waits until cl has stored the metadata of the partitions it has produced records to. Without it a commit can
+// be an abort that returns no error: EndTransaction (kgo 1.22.2) looks for what was produced in the metadata it holds, and
+// that of a topic it produces to for the first time is stored after the topic's records are let go.
+func loaded(ctx context.Context, cl *kgo.Client, records []*kgo.Record) error {
+	for _, r := range records {
+		for {
+			leader, _, err := cl.PartitionLeader(r.Topic, r.Partition)
+			if err != nil {
+				return fmt.Errorf("metadata of %s/%d: %w", r.Topic, r.Partition, err)
+			}
+			if leader >= 0 {
+				break
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("metadata of %s/%d: %w", r.Topic, r.Partition, ctx.Err())
+			case <-time.After(time.Millisecond):
+			}
+		}
 	}
 	return nil
 }

@@ -156,14 +156,19 @@ func pack(t testing.TB, rt *pipeline.Runtime, end kgo.TransactionEndTry, micro .
 	if err := cl.BeginTransaction(); err != nil {
 		t.Fatal(err)
 	}
+	var records []*kgo.Record
 	for _, m := range micro {
 		r, err := rt.Encode(t.Context(), pipeline.Emission{Topic: pipeline.TopicBatches, Partition: pipeline.AutoPartition, Value: m})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := cl.ProduceSync(t.Context(), r).FirstErr(); err != nil {
-			t.Fatal(err)
-		}
+		records = append(records, r)
+	}
+	if err := cl.ProduceSync(t.Context(), records...).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	if err := loaded(t.Context(), cl, records); err != nil {
+		t.Fatal(err)
 	}
 	if err := cl.EndTransaction(t.Context(), end); err != nil {
 		t.Fatal(err)

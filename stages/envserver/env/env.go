@@ -46,6 +46,9 @@ type Info struct {
 	Disjoint bool
 	// MaxTurns is the number of replies after which an episode is cut, at least 1.
 	MaxTurns int
+	// CutReplies says that a reply which was cut at the task's max_tokens is an answer like any other, as where an answer
+	// is one character. Elsewhere such a reply is the last: the rollout ends there, truncated.
+	CutReplies bool
 }
 
 // Tasks is the number of tasks of a split; 0 for a split that does not exist.

@@ -105,7 +105,7 @@ func (s start) hash() uint64 { return env.Hash(fmt.Sprintf("%d,%d", s.Ball, s.Pa
 func (c *Catch) Info() env.Info {
 	return env.Info{
 		Name: "catch", Version: "1", Train: c.cfg.TrainTasks, Eval: c.cfg.EvalTasks, Disjoint: c.cfg.HoldOut > 0,
-		MaxTurns: c.cfg.Rows - 1,
+		MaxTurns: c.cfg.Rows - 1, CutReplies: true,
 	}
 }
 

@@ -146,7 +146,7 @@ func New(cfg Config) (*Wordle, error) {
 func (w *Wordle) Info() env.Info {
 	return env.Info{
 		Name: "wordle", Version: "1", Train: len(w.answers[env.Train]), Eval: len(w.answers[env.Eval]), Disjoint: true,
-		MaxTurns: w.cfg.Guesses,
+		MaxTurns: w.cfg.Guesses, CutReplies: true,
 	}
 }
 

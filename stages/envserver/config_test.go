@@ -1,0 +1,27 @@
+package envserver
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestConfig(t *testing.T) {
+	if err := DefaultConfig().Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for want, change := range map[string]func(*Config){
+		"concurrency = 0":        func(c *Config) { c.Concurrency = 0 },
+		"model_url = \"nobody\"": func(c *Config) { c.ModelURL = "nobody" },
+		"request_timeout_ms = 0": func(c *Config) { c.RequestTimeoutMs = 0 },
+		"retries = -1":           func(c *Config) { c.Retries = -1 },
+		"env_timeout_ms = 0":     func(c *Config) { c.EnvTimeoutMs = 0 },
+		"max_crashes = 0":        func(c *Config) { c.MaxCrashes = 0 },
+		"drain_ms = -1":          func(c *Config) { c.DrainMs = -1 },
+	} {
+		c := DefaultConfig()
+		change(&c)
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "envserver."+want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
