@@ -105,13 +105,16 @@ func (p *Processor) Run(ctx context.Context) error {
 // A session is the time from joining the group to leaving it or failing.
 type session struct {
 	p        *Processor
-	cl       *kgo.Client
 	topicIDs map[string][16]byte
-	broken   error // of a callback; read under p.mu
+	// under p.mu
+	cl     *kgo.Client
+	broken error // of a callback
+	closed bool  // callbacks have nothing more to do
 }
 
 func (p *Processor) session(ctx context.Context) (err error) {
-	if err := p.fence(ctx); err != nil {
+	s := &session{p: p}
+	if s.topicIDs, err = p.fence(ctx); err != nil {
 		return err
 	}
 	load, cancel := context.WithTimeout(ctx, restoreDeadline)
@@ -120,16 +123,11 @@ func (p *Processor) session(ctx context.Context) (err error) {
 		return err
 	}
 	defer p.table.close()
-	p.dropSync()
-	s := &session{p: p, topicIDs: map[string][16]byte{}}
-	if s.cl, err = p.rt.Client(s.options()...); err != nil {
+	p.disown()
+	if err := s.open(); err != nil {
 		return err
 	}
 	defer s.close()
-	if err := s.findTopics(load); err != nil {
-		return err
-	}
-	p.tellOld()
 	p.rt.Health.Set(p.cfg.Group, true)
 	defer p.rt.Health.Set(p.cfg.Group, false)
 	for {
@@ -143,19 +141,47 @@ func (p *Processor) session(ctx context.Context) (err error) {
 }
 
 // fence claims the transactional id: what a predecessor of this name left open is aborted now, and the predecessor,
-// should it live, is fenced. Without it a join waits for the predecessor's transaction to time out.
-func (p *Processor) fence(ctx context.Context) error {
+// should it live, is fenced. Without it a join waits for the predecessor's transaction to time out. It looks up the ids
+// of the inputs on the way.
+func (p *Processor) fence(ctx context.Context) (topicIDs map[string][16]byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestDeadline)
 	defer cancel()
 	cl, err := p.rt.Client(kgo.TransactionalID(p.transactionalID()), kgo.TransactionTimeout(p.cfg.TransactionTimeout))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer cl.Close()
 	if _, _, err := cl.ProducerID(ctx); err != nil {
-		return fmt.Errorf("claim transactional id %s: %w", p.transactionalID(), err)
+		return nil, fmt.Errorf("claim transactional id %s: %w", p.transactionalID(), err)
 	}
-	return nil
+	topicIDs = map[string][16]byte{}
+	for _, t := range p.cfg.Inputs {
+		details, err := kadm.NewClient(cl).ListTopics(ctx, p.rt.TopicName(t))
+		if err == nil {
+			err = details.Error()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("look up topic %s: %w", p.rt.TopicName(t), err)
+		}
+		topicIDs[t] = details[p.rt.TopicName(t)].ID
+	}
+	return topicIDs, nil
+}
+
+// open joins the group.
+func (s *session) open() (err error) {
+	s.p.mu.Lock()
+	defer s.p.mu.Unlock()
+	s.cl, err = s.p.rt.Client(s.options()...)
+	return err
+}
+
+// close leaves the session behind; a static member keeps its partitions.
+func (s *session) close() {
+	s.p.mu.Lock()
+	s.closed = true
+	s.p.mu.Unlock()
+	s.cl.CloseAllowingRebalance()
 }
 
 func (s *session) options() []kgo.Opt {
@@ -178,20 +204,6 @@ func (s *session) options() []kgo.Opt {
 		kgo.OnOffsetsFetched(s.fetched), kgo.AdjustFetchOffsetsFn(s.positions),
 		kgo.OnPartitionsRevoked(s.revoked), kgo.OnPartitionsLost(s.lost),
 	}
-}
-
-func (s *session) findTopics(ctx context.Context) error {
-	for _, t := range s.p.cfg.Inputs {
-		details, err := kadm.NewClient(s.cl).ListTopics(ctx, s.p.rt.TopicName(t))
-		if err == nil {
-			err = details.Error()
-		}
-		if err != nil {
-			return fmt.Errorf("look up topic %s: %w", s.p.rt.TopicName(t), err)
-		}
-		s.topicIDs[t] = details[s.p.rt.TopicName(t)].ID
-	}
-	return nil
 }
 
 // turn polls once and works on what came. Rebalances are held from the poll to the end of the transaction.
@@ -231,7 +243,7 @@ func (s *session) feed(ctx context.Context, fetches kgo.Fetches) error {
 	if err != nil {
 		return err
 	}
-	for _, u := range p.units {
+	for _, u := range p.owned() {
 		if err := tell(u.core, recs); err != nil {
 			return err
 		}
@@ -242,7 +254,7 @@ func (s *session) feed(ctx context.Context, fetches kgo.Fetches) error {
 			return
 		}
 		u, topic := p.units[ft.Partition], p.rt.BaseName(ft.Topic)
-		if u == nil {
+		if u == nil || !u.owned {
 			failed = fmt.Errorf("records of %s/%d came, which has no core", ft.Topic, ft.Partition)
 			return
 		}
@@ -263,7 +275,7 @@ func (s *session) feed(ctx context.Context, fetches kgo.Fetches) error {
 
 // tick moves the clock of the cores that have one.
 func (p *Processor) tick(now time.Time) error {
-	for _, u := range p.units {
+	for _, u := range p.owned() {
 		core, ok := u.core.(Ticker)
 		if !ok {
 			continue
@@ -282,7 +294,7 @@ func (p *Processor) tick(now time.Time) error {
 // due lists the units with something to commit.
 func (p *Processor) due(now time.Time) []*unit {
 	var due []*unit
-	for _, u := range p.units {
+	for _, u := range p.owned() {
 		age := now.Sub(u.committed)
 		if u.changed() && age >= p.cfg.CommitEvery || p.cfg.Heartbeat > 0 && age >= p.cfg.Heartbeat {
 			due = append(due, u)
@@ -297,7 +309,7 @@ func (s *session) stop() error {
 	defer s.cl.AllowRebalance()
 	s.p.mu.Lock()
 	defer s.p.mu.Unlock()
-	if err := s.handOver(s.p.units); err != nil {
+	if err := s.handOver(s.p.owned()); err != nil {
 		return err
 	}
 	s.p.units = map[int32]*unit{}
@@ -327,15 +339,13 @@ func (s *session) leave() error {
 }
 
 // handOver commits the last state of units that are about to go to another instance.
-func (s *session) handOver(units map[int32]*unit) error {
+func (s *session) handOver(units []*unit) error {
 	var last []*unit
 	for _, u := range units {
-		core, ok := u.core.(AsyncCore)
-		if !ok {
-			continue
+		if core, ok := u.core.(AsyncCore); ok {
+			core.Revoking()
+			last = append(last, u)
 		}
-		core.Revoking()
-		last = append(last, u)
 	}
 	if len(last) == 0 {
 		return nil
@@ -343,33 +353,27 @@ func (s *session) handOver(units map[int32]*unit) error {
 	return s.commit(context.Background(), last)
 }
 
-func (s *session) close() {
-	s.cl.CloseAllowingRebalance()
-}
-
-// dropSync forgets cores before a session: they are built again. Cores that work in the background are kept until it
-// is known whether the partition is still theirs.
-func (p *Processor) dropSync() {
+// disown forgets cores before a session: they are built again. Cores that work in the background are kept, apart, until
+// it is known whether the partition is still theirs.
+func (p *Processor) disown() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for n, u := range p.units {
-		if _, ok := u.core.(AsyncCore); !ok {
+		if u.owned = false; !u.async() {
 			delete(p.units, n)
 		}
 	}
 }
 
-func (p *Processor) tellOld() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.table == nil {
-		return
-	}
+// owned lists the units whose partitions are this instance's.
+func (p *Processor) owned() []*unit {
+	var list []*unit
 	for _, u := range p.units {
-		if err := tell(u.core, p.table.records); err != nil {
-			p.rt.Log.Warn("table record refused", "stage", p.cfg.Stage, "error", err)
+		if u.owned {
+			list = append(list, u)
 		}
 	}
+	return list
 }
 
 func tell(core Core, recs []Record) error {

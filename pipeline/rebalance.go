@@ -3,6 +3,8 @@ package pipeline
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -60,9 +62,12 @@ func (s *session) own(ctx context.Context, partition int32, commits map[string]c
 	p := s.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if s.closed {
+		return nil
+	}
 	if u := p.units[partition]; u != nil {
 		if u.is(commits) {
-			return nil
+			return p.take(u)
 		}
 		if core, ok := u.core.(AsyncCore); ok {
 			core.Revoking()
@@ -73,13 +78,20 @@ func (s *session) own(ctx context.Context, partition int32, commits map[string]c
 	if err != nil {
 		return fmt.Errorf("restore %s partition %d: %w", p.cfg.Stage, partition, err)
 	}
-	if p.table != nil {
-		if err := tell(u.core, p.table.records); err != nil {
-			return err
-		}
-	}
 	p.units[partition] = u
-	return nil
+	return p.take(u)
+}
+
+// take makes a unit this instance's and tells it what the tables hold.
+func (p *Processor) take(u *unit) error {
+	if u.owned {
+		return nil
+	}
+	u.owned = true
+	if p.table == nil {
+		return nil
+	}
+	return tell(u.core, p.table.records)
 }
 
 // is reports whether a unit is what the commits describe: its last transaction, or one whose end it did not learn.
@@ -122,15 +134,18 @@ func (s *session) revoked(_ context.Context, _ *kgo.Client, parts map[string][]i
 	p := s.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	gone := map[int32]*unit{}
+	if s.closed {
+		return
+	}
+	gone := map[int32]*unit{} // a partition of several inputs is named once for each
 	for _, list := range parts {
 		for _, n := range list {
-			if u := p.units[n]; u != nil {
+			if u := p.units[n]; u != nil && u.owned {
 				gone[n] = u
 			}
 		}
 	}
-	if err := s.handOver(gone); err != nil {
+	if err := s.handOver(slices.Collect(maps.Values(gone))); err != nil {
 		s.broken = err
 	}
 	for n := range gone {
@@ -145,12 +160,10 @@ func (s *session) lost(_ context.Context, _ *kgo.Client, parts map[string][]int3
 	defer p.mu.Unlock()
 	for _, list := range parts {
 		for _, n := range list {
-			u := p.units[n]
-			if u == nil {
-				continue
-			}
-			if _, ok := u.core.(AsyncCore); !ok {
-				delete(p.units, n)
+			if u := p.units[n]; u != nil {
+				if u.owned = false; !u.async() {
+					delete(p.units, n)
+				}
 			}
 		}
 	}

@@ -191,7 +191,7 @@ func (s *session) txnOffsetCommit(ctx context.Context) error {
 	for _, topic := range s.p.cfg.Inputs {
 		rt := kmsg.NewTxnOffsetCommitRequestTopic()
 		rt.Topic, rt.TopicID = s.p.rt.TopicName(topic), s.topicIDs[topic]
-		for _, u := range s.p.units {
+		for _, u := range s.p.owned() {
 			in := u.input(topic)
 			metadata := in.metadata
 			if in.pending != "" {

@@ -15,6 +15,7 @@ import (
 // A unit is the core of one input partition with all that the shell knows of it.
 type unit struct {
 	partition int32
+	owned     bool // the partition is this instance's
 	core      Core
 	inputs    []*input // in the order of ProcessorConfig.Inputs; the core's state is in the first's record
 	out       Out      // of what was fed since the last transaction
@@ -227,6 +228,8 @@ func (u *unit) input(topic string) *input {
 	}
 	return nil
 }
+
+func (u *unit) async() bool { _, ok := u.core.(AsyncCore); return ok }
 
 // changed reports whether there is something to commit.
 func (u *unit) changed() bool { return u.fed || u.out.Changed() || len(u.poison) > 0 }
