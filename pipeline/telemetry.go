@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"sync"
 	"time"
 
@@ -52,8 +53,8 @@ func (h *Health) snapshot() (stages map[string]bool, all bool) {
 	return stages, all
 }
 
-// ServeTelemetry answers /metrics, /healthz (the process lives) and /readyz (its stages have joined and work) on addr
-// until ctx ends.
+// ServeTelemetry answers /metrics, /healthz (the process lives), /readyz (its stages have joined and work) and
+// /debug/pprof/ on addr until ctx ends.
 func ServeTelemetry(ctx context.Context, addr string, reg prometheus.Gatherer, h *Health, log *slog.Logger) error {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -72,6 +73,9 @@ func ServeTelemetry(ctx context.Context, addr string, reg prometheus.Gatherer, h
 			log.Debug("readyz answer not sent", "error", err)
 		}
 	})
+	for path, handler := range map[string]http.HandlerFunc{"": pprof.Index, "profile": pprof.Profile, "trace": pprof.Trace, "symbol": pprof.Symbol, "cmdline": pprof.Cmdline} {
+		mux.HandleFunc("GET /debug/pprof/"+path, handler)
+	}
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	log.Info("metrics, healthz and readyz", "addr", "http://"+l.Addr().String())
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() }) // its error would be the listener's, closed here
