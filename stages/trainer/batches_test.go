@@ -12,13 +12,13 @@ import (
 )
 
 // trainOne gives a trainer the micro-batches of one step and returns how it ended.
-func trainOne(t *testing.T, name string, micro []*schemas.MicroBatch) (error, *pipeline.Runtime) {
+func trainOne(t *testing.T, name string, micro []*schemas.MicroBatch) (*pipeline.Runtime, error) {
 	run := testRun(name)
 	run.MaxSteps = 1
 	rt := testRuntime(t, testCluster(t), run)
 	pack(t, rt, kgo.TryCommit, micro...)
 	_, wait := start(t, testTrainer(t, rt))
-	return wait(), rt
+	return rt, wait()
 }
 
 func TestInvariant_Staleness(t *testing.T) {
@@ -41,7 +41,7 @@ func TestInvariant_Staleness(t *testing.T) {
 	micro := microBatches(1)
 	future := int64(1)
 	micro[2].Samples[2] = schemas.PackedSample{Env: "toy", GroupID: 77, RolloutIndex: 3, PolicyStart: &future}
-	err, rt := trainOne(t, "stale", micro)
+	rt, err := trainOne(t, "stale", micro)
 	if !errors.Is(err, pipeline.ErrFatal) || !strings.Contains(err.Error(), "env toy, group 77, rollout 3") || !strings.Contains(err.Error(), "batches/1@0") {
 		t.Errorf("the trainer ended with %v", err)
 	}
@@ -67,7 +67,7 @@ func TestInconsistentBatchesStop(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			micro := microBatches(1)
 			breakIt(micro)
-			err, rt := trainOne(t, name, micro)
+			rt, err := trainOne(t, name, micro)
 			if !errors.Is(err, pipeline.ErrFatal) {
 				t.Errorf("the trainer ended with %v", err)
 			}
@@ -104,7 +104,7 @@ func TestNonFiniteGradientIsSkipped(t *testing.T) {
 		values[i] = -80
 	}
 	micro[0].Logprobs = schemas.PackFloat32s(values)
-	err, rt := trainOne(t, "skipped", micro)
+	rt, err := trainOne(t, "skipped", micro)
 	if err != nil {
 		t.Fatal(err)
 	}
