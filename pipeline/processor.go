@@ -397,7 +397,7 @@ func (s *session) fetchError(fetches kgo.Fetches) error {
 		case errors.Is(e.Err, kerr.OffsetOutOfRange):
 			return Fatal("%s/%d: records this stage has not read were deleted or the topic was made again: start a new run, or restore the topic", e.Topic, e.Partition)
 		default:
-			return fmt.Errorf("fetch %s/%d: %w", e.Topic, e.Partition, fenced(e.Err))
+			return fmt.Errorf("fetch %s/%d: %w", e.Topic, e.Partition, Fenced(e.Err))
 		}
 	}
 	return nil

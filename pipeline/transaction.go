@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -38,11 +39,11 @@ func (s *session) commit(ctx context.Context, units []*unit) error {
 	m := s.p.rt.Metrics
 	if err != nil {
 		m.Transactions.WithLabelValues(s.p.cfg.Stage, "aborted").Inc()
-		return errors.Join(fmt.Errorf("transaction: %w", fenced(err)), s.abort(ctx))
+		return errors.Join(fmt.Errorf("transaction: %w", Fenced(err)), s.abort(ctx))
 	}
 	Crash(s.p.cfg.Stage + ".before-commit")
 	if err := s.cl.EndTransaction(ctx, kgo.TryCommit); err != nil {
-		return fmt.Errorf("commit transaction (whether it was is not known): %w", fenced(err))
+		return fmt.Errorf("commit transaction (whether it was is not known): %w", Fenced(err))
 	}
 	Crash(s.p.cfg.Stage + ".after-commit")
 	m.Transactions.WithLabelValues(s.p.cfg.Stage, "committed").Inc()
@@ -56,7 +57,7 @@ func (s *session) abort(ctx context.Context) error {
 		return fmt.Errorf("abort: %w", err)
 	}
 	if err := s.cl.EndTransaction(ctx, kgo.TryAbort); err != nil {
-		return fmt.Errorf("abort: %w", fenced(err))
+		return fmt.Errorf("abort: %w", Fenced(err))
 	}
 	return nil
 }
@@ -97,9 +98,29 @@ func (s *session) prepare(ctx context.Context, units []*unit) (*transaction, err
 
 // produce sends the records and waits until all are acknowledged; then the state records' offsets are known.
 func (t *transaction) produce(ctx context.Context, cl *kgo.Client) error {
+	var records []*kgo.Record
+	for i, u := range t.units {
+		records = slices.Concat(records, t.outputs[i], u.poison, t.states[i])
+	}
+	if err := ProduceAll(ctx, cl, records); err != nil {
+		return err
+	}
+	for i, u := range t.units {
+		for j, in := range u.inputs {
+			in.pending = metadataPrefix + strconv.FormatInt(t.states[i][j].Offset, 10)
+		}
+	}
+	return nil
+}
+
+// ProduceAll produces records and waits until all are acknowledged, and until the client has stored the metadata of
+// their partitions. Without the latter a commit can be an abort that returns no error: EndTransaction (kgo 1.22.2) looks
+// for what was produced in the metadata it holds, and that of a topic it produces to for the first time is stored after
+// the topic's records are let go.
+func ProduceAll(ctx context.Context, cl *kgo.Client, records []*kgo.Record) error {
 	var mu sync.Mutex
 	var failed error
-	send := func(r *kgo.Record) {
+	for _, r := range records {
 		cl.Produce(ctx, r, func(_ *kgo.Record, err error) {
 			if err != nil {
 				mu.Lock()
@@ -107,17 +128,6 @@ func (t *transaction) produce(ctx context.Context, cl *kgo.Client) error {
 				failed = err
 			}
 		})
-	}
-	for i, u := range t.units {
-		for _, r := range t.outputs[i] {
-			send(r)
-		}
-		for _, r := range u.poison {
-			send(r)
-		}
-		for _, r := range t.states[i] {
-			send(r)
-		}
 	}
 	if err := cl.Flush(ctx); err != nil {
 		return fmt.Errorf("flush: %w", err)
@@ -127,9 +137,20 @@ func (t *transaction) produce(ctx context.Context, cl *kgo.Client) error {
 	if failed != nil {
 		return fmt.Errorf("produce: %w", failed)
 	}
-	for i, u := range t.units {
-		for j, in := range u.inputs {
-			in.pending = metadataPrefix + strconv.FormatInt(t.states[i][j].Offset, 10)
+	for _, r := range records {
+		for {
+			leader, _, err := cl.PartitionLeader(r.Topic, r.Partition)
+			if err != nil {
+				return fmt.Errorf("metadata of %s/%d: %w", r.Topic, r.Partition, err)
+			}
+			if leader >= 0 {
+				break
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("metadata of %s/%d: %w", r.Topic, r.Partition, ctx.Err())
+			case <-time.After(time.Millisecond):
+			}
 		}
 	}
 	return nil
@@ -222,8 +243,8 @@ func (s *session) txnOffsetCommit(ctx context.Context) error {
 	return nil
 }
 
-// fenced tells an error that says another process has taken this one's name from the others.
-func fenced(err error) error {
+// Fenced makes an error that says another process has taken this one's name an ErrFenced; others it leaves alone.
+func Fenced(err error) error {
 	if errors.Is(err, ErrFenced) {
 		return err
 	}

@@ -159,10 +159,7 @@ func pack(t testing.TB, rt *pipeline.Runtime, end kgo.TransactionEndTry, micro .
 		}
 		records = append(records, r)
 	}
-	if err := cl.ProduceSync(t.Context(), records...).FirstErr(); err != nil {
-		t.Fatal(err)
-	}
-	if err := loaded(t.Context(), cl, records); err != nil {
+	if err := pipeline.ProduceAll(t.Context(), cl, records); err != nil {
 		t.Fatal(err)
 	}
 	if err := cl.EndTransaction(t.Context(), end); err != nil {

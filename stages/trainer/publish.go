@@ -2,15 +2,12 @@ package trainer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"math"
 	"slices"
-	"sync"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/prl-project/prl/pipeline"
@@ -47,7 +44,7 @@ func claim(ctx context.Context, rt *pipeline.Runtime) (*publisher, error) {
 	}
 	if _, _, err := cl.ProducerID(ctx); err != nil {
 		cl.Close()
-		return nil, fmt.Errorf("claim transactional id %s: %w", id, fenced(err))
+		return nil, fmt.Errorf("claim transactional id %s: %w", id, pipeline.Fenced(err))
 	}
 	return &publisher{rt, cl}, nil
 }
@@ -68,7 +65,7 @@ func (p *publisher) commit(ctx context.Context, emissions []pipeline.Emission) e
 	start := time.Now()
 	if err := p.transact(ctx, records); err != nil {
 		p.rt.Metrics.Transactions.WithLabelValues(stage, "aborted").Inc()
-		return fmt.Errorf("publish: %w", fenced(err))
+		return fmt.Errorf("publish: %w", pipeline.Fenced(err))
 	}
 	p.rt.Metrics.Transactions.WithLabelValues(stage, "committed").Inc()
 	p.rt.Metrics.Commit.WithLabelValues(stage).Observe(time.Since(start).Seconds())
@@ -84,24 +81,7 @@ func (p *publisher) transact(ctx context.Context, records []*kgo.Record) error {
 	if err := p.cl.BeginTransaction(); err != nil {
 		return fmt.Errorf("begin transaction: %w", err)
 	}
-	var mu sync.Mutex
-	var failed error
-	for _, r := range records {
-		p.cl.Produce(ctx, r, func(_ *kgo.Record, err error) {
-			mu.Lock()
-			defer mu.Unlock()
-			failed = errors.Join(failed, err)
-		})
-	}
-	if err := p.cl.Flush(ctx); err != nil {
-		return fmt.Errorf("flush: %w", err)
-	}
-	mu.Lock()
-	defer mu.Unlock()
-	if failed != nil {
-		return fmt.Errorf("produce: %w", failed)
-	}
-	if err := loaded(ctx, p.cl, records); err != nil {
+	if err := pipeline.ProduceAll(ctx, p.cl, records); err != nil {
 		return err
 	}
 	pipeline.Crash(stage + ".before-commit")
@@ -109,39 +89,6 @@ func (p *publisher) transact(ctx context.Context, records []*kgo.Record) error {
 		return fmt.Errorf("commit transaction (whether it was is not known): %w", err)
 	}
 	return nil
-}
-
-// loaded waits until cl has stored the metadata of the partitions it has produced records to. Without it a commit can
-// be an abort that returns no error: EndTransaction (kgo 1.22.2) looks for what was produced in the metadata it holds, and
-// that of a topic it produces to for the first time is stored after the topic's records are let go.
-func loaded(ctx context.Context, cl *kgo.Client, records []*kgo.Record) error {
-	for _, r := range records {
-		for {
-			leader, _, err := cl.PartitionLeader(r.Topic, r.Partition)
-			if err != nil {
-				return fmt.Errorf("metadata of %s/%d: %w", r.Topic, r.Partition, err)
-			}
-			if leader >= 0 {
-				break
-			}
-			select {
-			case <-ctx.Done():
-				return fmt.Errorf("metadata of %s/%d: %w", r.Topic, r.Partition, ctx.Err())
-			case <-time.After(time.Millisecond):
-			}
-		}
-	}
-	return nil
-}
-
-// fenced tells an error that says another trainer has taken the name from the others.
-func fenced(err error) error {
-	for _, e := range []error{kerr.ProducerFenced, kerr.InvalidProducerEpoch} {
-		if errors.Is(err, e) {
-			return fmt.Errorf("%w: another trainer of this run was started, or this one slept past its transaction time-out; only one may run: %w", pipeline.ErrFenced, err)
-		}
-	}
-	return err
 }
 
 // versionZero publishes the policy before any training, with which every run begins.
