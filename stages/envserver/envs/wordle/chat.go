@@ -101,13 +101,24 @@ func (g *chatGame) credit(reply, guess string, first int, h hint) env.CharReward
 		return rewards
 	}
 	for i, m := range h.marks {
-		switch m {
-		case green:
+		switch {
+		case g.tried(i, guess[i]):
+		case m == green:
 			rewards[at+i] += w.Green / length
-		case yellow:
+		case m == yellow:
 			rewards[at+i] += w.Yellow / length
 		}
 	}
 	rewards[len(rewards)-1] = w.Valid + w.Solved*env.Bool(g.solved)
 	return rewards
+}
+
+// tried reports whether a guess before the last one had the letter in the same place, so that its mark is no news.
+func (g *game) tried(place int, letter byte) bool {
+	for _, h := range g.hints[:len(g.hints)-1] {
+		if h.guess[place] == letter {
+			return true
+		}
+	}
+	return false
 }

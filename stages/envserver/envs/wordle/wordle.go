@@ -23,8 +23,8 @@
 // words and within the rules; "spelling", the mean share of a guess that begins some word (weight 0: a figure to look at, unless
 // it is given one to lead a model that does not know a word). Metrics: "turns", "not_words", "refused" (hard mode).
 // char_rewards = true also says which characters earned them: a letter gets a fifth of the weights of spelling (while it
-// continues the beginning of a word), green and yellow (if it is, in an accepted guess), the end of the reply those of valid
-// and solved; text around the guess gets 0.
+// continues the beginning of a word), green and yellow (if it is, in an accepted guess, and no earlier one had the letter in the
+// same place: repeating a guess earns nothing), the end of the reply those of valid and solved; text around the guess gets 0.
 //
 // The seed plays no part: a game depends on task and guesses alone.
 package wordle
