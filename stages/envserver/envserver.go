@@ -82,8 +82,8 @@ func New(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment, mode
 			return nil, fmt.Errorf("envserver: the environment %q calls itself %q", name, info.Name)
 		}
 		p := &player{
-			environment: envs[name], info: info, caller: caller{model, cfg.Retries, cfg.requestTimeout()}, format: hermes{},
-			envTimeout: cfg.envTimeout(), model: cfg.Model, instance: rt.Instance,
+			environment: envs[name], info: info, caller: caller{model, cfg.Retries, time.Duration(cfg.RequestTimeout)}, format: hermes{},
+			envTimeout: time.Duration(cfg.EnvTimeout), model: cfg.Model, instance: rt.Instance,
 		}
 		processor, err := pipeline.NewProcessor(rt, pipeline.ProcessorConfig{
 			Stage: "envserver", Group: "envserver." + name, Inputs: []string{pipeline.TopicTasks(name)}, Concurrency: cfg.Concurrency,
@@ -131,7 +131,7 @@ func (s *Server) Run(ctx context.Context) error {
 	case <-ctx.Done():
 	case <-work.Done(): // one of them failed
 	}
-	drain, cancel := context.WithTimeout(work, s.cfg.drain())
+	drain, cancel := context.WithTimeout(work, time.Duration(s.cfg.Drain))
 	defer cancel()
 	s.pool.drain(drain)
 	stop()

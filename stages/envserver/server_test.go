@@ -256,7 +256,7 @@ func TestServerPlaysOnAfterAStop(t *testing.T) {
 		return spoken(tok, "hi", r), nil
 	}}
 	produce(t, rt, pipeline.TopicTasks("game"), tasks(30, nil)...)
-	stop := serve(t, rt, m, func(c *Config) { c.DrainMs = 0 })
+	stop := serve(t, rt, m, func(c *Config) { c.Drain = 0 })
 	for range 8 {
 		<-blocked
 	}
@@ -283,7 +283,7 @@ func TestServerDrains(t *testing.T) {
 		return spoken(tok, "hi", r), nil
 	}}
 	produce(t, rt, pipeline.TopicTasks("game"), tasks(1, nil)...)
-	stop := serve(t, rt, m, func(c *Config) { c.DrainMs = deadline.Milliseconds() })
+	stop := serve(t, rt, m, func(c *Config) { c.Drain = pipeline.Duration(deadline) })
 	<-asked
 	stop(func() { close(release) })
 	scored(t, read(t, rt, pipeline.TopicTraces, count(1))[0].Value.(*schemas.Trace))
