@@ -38,5 +38,6 @@ lint: ## gofmt, vet, staticcheck
 	@go vet ./...
 	@go run $(STATICCHECK) ./...
 
-generate: ## Go types from the Avro schemas
+generate: ## Go types from the Avro schemas, and what the README repeats
 	@go generate ./schemas
+	@go test ./stages -run TestREADME -update

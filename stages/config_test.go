@@ -1,0 +1,81 @@
+package stages
+
+import (
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/prl-project/prl/pipeline"
+)
+
+// TestConfigs loads every configuration that ships and makes every stage of it.
+func TestConfigs(t *testing.T) {
+	files, err := filepath.Glob("../configs/*.toml")
+	if err != nil || len(files) < 3 {
+		t.Fatalf("configs: %v, %v", files, err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			cfg := DefaultConfig()
+			if err := pipeline.LoadConfig(file, nil, nil, cfg); err != nil {
+				t.Fatal(err)
+			}
+			cfg.Dir = t.TempDir()
+			app, err := NewApp(cfg, []string{"localhost:1"}, "test", slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer app.Close()
+			for _, s := range Flow {
+				if _, err := s.New(app, s); err != nil {
+					t.Errorf("stage %s: %v", s.Name, err)
+				}
+			}
+		})
+	}
+}
+
+// TestStagesNeedNoConfig holds the two commands of the card to their defaults: broker on localhost:9092, run prl.
+func TestStagesNeedNoConfig(t *testing.T) {
+	cfg := DefaultConfig()
+	if err := pipeline.LoadConfig("", nil, nil, cfg); err != nil {
+		t.Fatal(err)
+	}
+	if cfg.Brokers[0] != "localhost:9092" || cfg.Run.Name != "prl" {
+		t.Errorf("brokers %v, run %q", cfg.Brokers, cfg.Run.Name)
+	}
+	cfg.Dir = t.TempDir()
+	app, err := NewApp(cfg, cfg.Brokers, "test", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer app.Close()
+	app.Serve = []string{"wordle"}
+	for _, name := range []string{"envserver", "trainer"} {
+		s, err := Find(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.New(app, s); err != nil {
+			t.Errorf("stage %s: %v", name, err)
+		}
+	}
+}
+
+func TestConfigErrorsNameFileAndLine(t *testing.T) {
+	for set, want := range map[string]string{
+		"envs.catch.group_size=0":     "envs.catch.group_size = 0: at least 1",
+		"packer.max_waves=0":          "packer.max_waves = 0: at least 1",
+		"envs.catch.group_sizes=1":    "unknown key envs.catch.group_sizes",
+		"run.max_async_level=9":       "is above run.max_off_policy_steps",
+		"trainer.learner=\"tensor\"":  "trainer.learner",
+		"emitter.permits=3":           "emitter.permits = 3: at least run.batch_size",
+		"evals.catch.env=\"unknown\"": "evals.catch.env",
+	} {
+		err := pipeline.LoadConfig("../configs/ordered.toml", nil, []string{set}, DefaultConfig())
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), set) {
+			t.Errorf("--set %s: error %v, want %q", set, err, want)
+		}
+	}
+}
