@@ -24,6 +24,10 @@ type Blobs struct {
 	dir    string // of a store on the local disk; empty elsewhere
 }
 
+// errBlobStore marks a failure of the store, which may pass: unlike a blob that is missing or wrong, it is no fault of the
+// record that names it.
+var errBlobStore = errors.New("blob store")
+
 // OpenBlobs opens the folder dir as a blob store and makes it where it is missing.
 func OpenBlobs(dir string) (*Blobs, error) {
 	b, err := fileblob.OpenBucket(dir, &fileblob.Options{CreateDir: true, NoTempDir: true, Metadata: fileblob.MetadataDontWrite})
@@ -42,7 +46,7 @@ func (s *Blobs) Put(ctx context.Context, prefix string, data []byte) (schemas.Bl
 	name := hex.EncodeToString(sum[:])
 	ref := schemas.BlobRef{URI: prefix + "/" + name, Bytes: int64(len(data)), SHA256: name}
 	if have, err := s.bucket.ReadAll(ctx, ref.URI); err == nil && bytes.Equal(have, data) {
-		return ref, nil
+		return ref, s.sync(ref.URI)
 	} else if err != nil && gcerrors.Code(err) != gcerrors.NotFound {
 		return ref, fmt.Errorf("read blob %s: %w", ref.URI, err)
 	}
@@ -55,6 +59,9 @@ func (s *Blobs) Put(ctx context.Context, prefix string, data []byte) (schemas.Bl
 // Get reads a blob and checks its length and SHA-256.
 func (s *Blobs) Get(ctx context.Context, ref schemas.BlobRef) ([]byte, error) {
 	data, err := s.bucket.ReadAll(ctx, ref.URI)
+	if err != nil && gcerrors.Code(err) != gcerrors.NotFound {
+		return nil, fmt.Errorf("%w: read blob %s: %w", errBlobStore, ref.URI, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read blob %s: %w", ref.URI, err)
 	}

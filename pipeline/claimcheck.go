@@ -48,7 +48,7 @@ func (rt *Runtime) claimCheck(ctx context.Context, r schemas.Record, size int) (
 		*t.data = nil
 	}
 	if size > TopicRecordBytes-1<<10 {
-		return nil, fmt.Errorf("%s: %d bytes are left without its tensors; a topic takes %d", r.SchemaName(), size, TopicRecordBytes)
+		return nil, Fatal("%s: %d bytes are left without its tensors; a topic takes %d: make rollouts shorter or groups smaller", r.SchemaName(), size, TopicRecordBytes)
 	}
 	return schemas.Encode(r)
 }

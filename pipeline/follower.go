@@ -87,18 +87,22 @@ func (f *Follower) Poll(ctx context.Context) ([]Record, error) {
 		return nil, fmt.Errorf("read %s/%d: %w", e.Topic, e.Partition, e.Err)
 	}
 	var recs []Record
-	fetches.EachRecord(func(r *kgo.Record) {
+	for iter := fetches.RecordIter(); !iter.Done(); {
+		r := iter.Next()
 		f.position[r.Topic][r.Partition] = r.Offset + 1
 		if r.Attrs.IsControl() {
-			return
+			continue
 		}
 		rec, err := f.rt.Decode(context.Background(), r)
+		if errors.Is(err, errBlobStore) {
+			return nil, fmt.Errorf("read %v: %w", rec.Ref, err)
+		}
 		if err != nil {
 			f.rt.Log.Warn("a record cannot be read and is passed over", "record", rec.Ref.String(), "error", err)
-			return
+			continue
 		}
 		recs = append(recs, rec)
-	})
+	}
 	return recs, nil
 }
 

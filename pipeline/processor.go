@@ -69,6 +69,7 @@ func NewProcessor(rt *Runtime, cfg ProcessorConfig) (*Processor, error) {
 	if cfg.Group == "" {
 		cfg.Group = cfg.Stage
 	}
+	rt.Health.Set(cfg.Group, false)
 	return &Processor{rt: rt, cfg: cfg, units: map[int32]*unit{}}, nil
 }
 
@@ -87,7 +88,7 @@ func (p *Processor) Run(ctx context.Context) error {
 		if ctx.Err() != nil && (err == nil || isEnd(err)) {
 			return nil
 		}
-		if errorsIsFatal(err) {
+		if errorsIsFatal(err) || ctx.Err() != nil {
 			return fmt.Errorf("%s: %w", p.cfg.Stage, err)
 		}
 		if time.Since(start) > time.Minute {
@@ -104,8 +105,9 @@ func (p *Processor) Run(ctx context.Context) error {
 
 // A session is the time from joining the group to leaving it or failing.
 type session struct {
-	p        *Processor
-	topicIDs map[string][16]byte
+	p          *Processor
+	topicIDs   map[string][16]byte
+	addOffsets bool // the broker wants AddOffsetsToTxn
 	// under p.mu
 	cl     *kgo.Client
 	broken error // of a callback
@@ -114,7 +116,7 @@ type session struct {
 
 func (p *Processor) session(ctx context.Context) (err error) {
 	s := &session{p: p}
-	if s.topicIDs, err = p.fence(ctx); err != nil {
+	if err := s.fence(ctx); err != nil {
 		return err
 	}
 	load, cancel := context.WithTimeout(ctx, restoreDeadline)
@@ -128,7 +130,6 @@ func (p *Processor) session(ctx context.Context) (err error) {
 		return err
 	}
 	defer s.close()
-	p.rt.Health.Set(p.cfg.Group, true)
 	defer p.rt.Health.Set(p.cfg.Group, false)
 	for {
 		if err := s.turn(ctx); err != nil {
@@ -141,31 +142,42 @@ func (p *Processor) session(ctx context.Context) (err error) {
 }
 
 // fence claims the transactional id: what a predecessor of this name left open is aborted now, and the predecessor,
-// should it live, is fenced. Without it a join waits for the predecessor's transaction to time out. It looks up the ids
-// of the inputs on the way.
-func (p *Processor) fence(ctx context.Context) (topicIDs map[string][16]byte, err error) {
+// should it live, is fenced. Without it a join waits for the predecessor's transaction to time out. It learns on the way
+// what the transactions will need: the ids of the inputs, and what the broker speaks.
+func (s *session) fence(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, requestDeadline)
 	defer cancel()
+	p := s.p
 	cl, err := p.rt.Client(kgo.TransactionalID(p.transactionalID()), kgo.TransactionTimeout(p.cfg.TransactionTimeout))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer cl.Close()
 	if _, _, err := cl.ProducerID(ctx); err != nil {
-		return nil, fmt.Errorf("claim transactional id %s: %w", p.transactionalID(), err)
+		return fmt.Errorf("claim transactional id %s: %w", p.transactionalID(), err)
 	}
-	topicIDs = map[string][16]byte{}
+	adm := kadm.NewClient(cl)
+	s.topicIDs = map[string][16]byte{}
 	for _, t := range p.cfg.Inputs {
-		details, err := kadm.NewClient(cl).ListTopics(ctx, p.rt.TopicName(t))
+		details, err := adm.ListTopics(ctx, p.rt.TopicName(t))
 		if err == nil {
 			err = details.Error()
 		}
 		if err != nil {
-			return nil, fmt.Errorf("look up topic %s: %w", p.rt.TopicName(t), err)
+			return fmt.Errorf("look up topic %s: %w", p.rt.TopicName(t), err)
 		}
-		topicIDs[t] = details[p.rt.TopicName(t)].ID
+		s.topicIDs[t] = details[p.rt.TopicName(t)].ID
 	}
-	return topicIDs, nil
+	versions, err := adm.ApiVersions(ctx)
+	if err != nil {
+		return fmt.Errorf("ask the brokers what they speak: %w", err)
+	}
+	for _, v := range versions {
+		if newest, ok := v.KeyMaxVersion(int16(kmsg.TxnOffsetCommit)); ok && newest < 5 {
+			s.addOffsets = true
+		}
+	}
+	return nil
 }
 
 // open joins the group.
@@ -202,7 +214,7 @@ func (s *session) options() []kgo.Opt {
 		kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.OnOffsetsFetched(s.fetched), kgo.AdjustFetchOffsetsFn(s.positions),
-		kgo.OnPartitionsRevoked(s.revoked), kgo.OnPartitionsLost(s.lost),
+		kgo.OnPartitionsAssigned(s.assigned), kgo.OnPartitionsRevoked(s.revoked), kgo.OnPartitionsLost(s.lost),
 	}
 }
 
@@ -331,6 +343,9 @@ func (s *session) leave() error {
 	resp, err := req.RequestWith(ctx, s.cl)
 	if err == nil {
 		err = kerr.ErrorForCode(resp.ErrorCode)
+		for _, m := range resp.Members {
+			err = errors.Join(err, kerr.ErrorForCode(m.ErrorCode))
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("leave group %s: %w", s.p.group(), err)

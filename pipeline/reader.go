@@ -6,13 +6,14 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 // maxGap is how many records that are not wanted are read over rather than sought over.
-const maxGap = 2000
+const maxGap = 200
 
-// restoreDeadline bounds the reading of a state record and of the unfinished records.
+// restoreDeadline bounds every wait for more of a state record or of the unfinished records.
 const restoreDeadline = 30 * time.Second
 
 // readOffsets reads records at exact offsets (in order) of one partition. It reads uncommitted ones too: that a
@@ -34,8 +35,6 @@ func (rt *Runtime) readOffsets(ctx context.Context, topic string, partition int3
 }
 
 func (rt *Runtime) readRun(ctx context.Context, topic string, partition int32, offsets []int64) ([]*kgo.Record, error) {
-	ctx, cancel := context.WithTimeout(ctx, restoreDeadline)
-	defer cancel()
 	name := rt.TopicName(topic)
 	cl, err := rt.Client(
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{name: {partition: kgo.NewOffset().At(offsets[0])}}),
@@ -46,8 +45,12 @@ func (rt *Runtime) readRun(ctx context.Context, topic string, partition int32, o
 	defer cl.Close()
 	var recs []*kgo.Record
 	for {
-		fetches := cl.PollRecords(ctx, 0)
-		if err := fetches.Err(); err != nil {
+		poll, cancel := context.WithTimeout(ctx, restoreDeadline)
+		fetches := cl.PollRecords(poll, 0)
+		cancel()
+		if err := fetches.Err(); errors.Is(err, kerr.OffsetOutOfRange) {
+			return nil, Fatal("records that this stage has not finished were deleted: restore the topic, or start a new run")
+		} else if err != nil {
 			return nil, err
 		}
 		for iter := fetches.RecordIter(); !iter.Done(); {

@@ -37,17 +37,25 @@ func (s *session) fetched(ctx context.Context, _ *kgo.Client, resp *kmsg.OffsetF
 				name = names[t.TopicID]
 			}
 			for _, part := range t.Partitions {
-				add(name, part.Partition, part.Offset, part.Metadata)
+				if part.ErrorCode == 0 {
+					add(name, part.Partition, part.Offset, part.Metadata)
+				}
 			}
 		}
 	}
 	for _, t := range resp.Topics {
 		for _, part := range t.Partitions {
-			add(t.Topic, part.Partition, part.Offset, part.Metadata)
+			if part.ErrorCode == 0 {
+				add(t.Topic, part.Partition, part.Offset, part.Metadata)
+			}
 		}
 	}
 	for partition, c := range commits {
-		if err := s.own(ctx, partition, c); err != nil {
+		err := s.own(ctx, partition, c)
+		if ctx.Err() != nil {
+			return ctx.Err() // kgo fetches again
+		}
+		if err != nil {
 			p.mu.Lock()
 			s.broken = err
 			p.mu.Unlock()
@@ -66,6 +74,9 @@ func (s *session) own(ctx context.Context, partition int32, commits map[string]c
 		return nil
 	}
 	if u := p.units[partition]; u != nil {
+		if u.owned {
+			return nil // nobody else has committed: it knows more than any fetch
+		}
 		if u.is(commits) {
 			return p.take(u)
 		}
@@ -104,8 +115,7 @@ func (u *unit) is(commits map[string]commitPoint) bool {
 		default:
 			return false
 		}
-		in.pending = ""
-		in.position = in.set.next
+		in.pending, in.position = "", unread
 	}
 	return true
 }
@@ -119,7 +129,8 @@ func (s *session) positions(_ context.Context, offsets map[string]map[int32]kgo.
 		for partition := range parts {
 			u := p.units[partition]
 			if u == nil {
-				return nil, fmt.Errorf("no core for %s/%d", topic, partition)
+				delete(parts, partition) // its offsets could not be fetched; kgo asks again
+				continue
 			}
 			in := u.input(p.rt.BaseName(topic))
 			in.position = in.set.next
@@ -127,6 +138,33 @@ func (s *session) positions(_ context.Context, offsets map[string]map[int32]kgo.
 		}
 	}
 	return offsets, nil
+}
+
+// assigned hears which partitions have come with a join. Units that were kept for a return of their partitions, and are
+// not among them, are another's now: what they have not begun is not theirs to begin.
+func (s *session) assigned(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
+	p := s.p
+	p.rt.Health.Set(p.cfg.Group, true)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s.closed {
+		return
+	}
+	mine := map[int32]bool{}
+	for _, list := range parts {
+		for _, n := range list {
+			mine[n] = true
+		}
+	}
+	for n, u := range p.units {
+		if u.owned || mine[n] {
+			continue
+		}
+		if core, ok := u.core.(AsyncCore); ok {
+			core.Revoking()
+		}
+		delete(p.units, n)
+	}
 }
 
 // revoked gives partitions away. No transaction is open: rebalances are held while one is.

@@ -86,7 +86,7 @@ func (rt *Runtime) Encode(ctx context.Context, e Emission) (*kgo.Record, error) 
 	}
 	value, err := schemas.Encode(e.Value)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", e.Topic, err)
+		return nil, Fatal("%s: %w", e.Topic, err)
 	}
 	if len(value) > MaxRecordBytes {
 		if value, err = rt.claimCheck(ctx, e.Value, len(value)); err != nil {

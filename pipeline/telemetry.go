@@ -22,13 +22,6 @@ type Health struct {
 	ready map[string]bool
 }
 
-// Expect names stages that are not ready yet.
-func (h *Health) Expect(stages ...string) {
-	for _, s := range stages {
-		h.Set(s, false)
-	}
-}
-
 // Set says whether a stage does its work.
 func (h *Health) Set(stage string, ready bool) {
 	if h == nil {

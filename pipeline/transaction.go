@@ -16,18 +16,25 @@ import (
 	"github.com/prl-project/prl/schemas"
 )
 
+// prepareDeadline bounds the writing of blobs before a transaction.
+const prepareDeadline = 5 * time.Minute
+
 // rebalanceGrace is how long a commit is tried again while the group rebalances.
 const rebalanceGrace = 2 * time.Second
 
 // commit writes what the units emitted, a state record for each of their inputs, and the offsets of every owned
 // partition, in one transaction. Records and blobs are prepared before it begins. After an error the session ends.
 func (s *session) commit(ctx context.Context, units []*unit) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.p.cfg.TransactionTimeout+requestDeadline)
-	defer cancel()
-	t, err := s.prepare(ctx, units)
+	prepared, done := context.WithTimeout(context.WithoutCancel(ctx), prepareDeadline)
+	defer done()
+	t, err := s.prepare(prepared, units)
 	if err != nil {
 		return err
 	}
+	// The broker must not lose patience first: its answer to that looks like another process of this name. A session that
+	// gives up takes a new epoch at its next start.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.p.cfg.TransactionTimeout*3/4)
+	defer cancel()
 	start := time.Now()
 	if err := s.cl.BeginTransaction(); err != nil {
 		return fmt.Errorf("begin transaction: %w", err)
@@ -202,6 +209,11 @@ func (s *session) txnOffsetCommit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if s.addOffsets {
+		if err := s.addOffsetsToTxn(ctx, id, epoch); err != nil {
+			return err
+		}
+	}
 	member, generation := s.cl.GroupMetadata()
 	req := kmsg.NewPtrTxnOffsetCommitRequest()
 	req.TransactionalID = s.p.transactionalID()
@@ -214,15 +226,15 @@ func (s *session) txnOffsetCommit(ctx context.Context) error {
 		rt.Topic, rt.TopicID = s.p.rt.TopicName(topic), s.topicIDs[topic]
 		for _, u := range s.p.owned() {
 			in := u.input(topic)
-			metadata := in.metadata
+			low, metadata := in.low, in.metadata
 			if in.pending != "" {
-				metadata = in.pending
+				low, metadata = in.set.low(), in.pending
 			}
 			if metadata == "" {
 				continue // never touched
 			}
 			rp := kmsg.NewTxnOffsetCommitRequestTopicPartition()
-			rp.Partition, rp.Offset, rp.Metadata = u.partition, in.set.low(), &metadata
+			rp.Partition, rp.Offset, rp.Metadata = u.partition, low, &metadata
 			rt.Partitions = append(rt.Partitions, rp)
 		}
 		if len(rt.Partitions) > 0 {
@@ -241,6 +253,29 @@ func (s *session) txnOffsetCommit(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// addOffsetsToTxn makes the group's offsets part of the transaction, which brokers before KIP-890 must be told.
+func (s *session) addOffsetsToTxn(ctx context.Context, id int64, epoch int16) error {
+	req := kmsg.NewPtrAddOffsetsToTxnRequest()
+	req.TransactionalID, req.ProducerID, req.ProducerEpoch, req.Group = s.p.transactionalID(), id, epoch, s.p.group()
+	for {
+		resp, err := req.RequestWith(ctx, s.cl)
+		if err == nil {
+			err = kerr.ErrorForCode(resp.ErrorCode)
+		}
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, kerr.ConcurrentTransactions) {
+			return fmt.Errorf("add offsets to the transaction: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }
 
 // Fenced makes an error that says another process has taken this one's name an ErrFenced; others it leaves alone.

@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -28,10 +29,14 @@ type unit struct {
 type input struct {
 	topic    string
 	set      *unfinished
-	position int64 // where the shell last sought or polled to
+	position int64 // where the shell last sought or polled to; unread before it did
+	low      int64 // oldest unfinished offset, as it was committed last
 	metadata string
 	pending  string // metadata of a transaction whose end is not known
 }
+
+// unread is the position of an input that was not sought to yet.
+const unread = -1
 
 // A commitPoint is what the group knows of a partition: empty metadata where nothing was ever committed.
 type commitPoint struct {
@@ -67,6 +72,7 @@ func (p *Processor) restore(ctx context.Context, partition int32, commits map[st
 		}
 		in.set = newUnfinished(0, nil)
 		if rec != nil {
+			in.low = rec.LowOffset
 			list, err := UnfinishedOffsets(rec.LowOffset, rec.NextOffset, rec.Unfinished)
 			if err != nil {
 				return nil, Fatal("state record of %s/%d: %w", topic, partition, err)
@@ -76,7 +82,7 @@ func (p *Processor) restore(ctx context.Context, partition int32, commits map[st
 				state = rec.Core
 			}
 		}
-		in.position = in.set.next
+		in.position = unread
 	}
 	core, err := p.cfg.New(partition, state)
 	if err != nil {
@@ -90,11 +96,18 @@ func (p *Processor) restore(ctx context.Context, partition int32, commits map[st
 		}
 		for _, r := range recs {
 			rec, err := p.rt.Decode(ctx, r)
+			if errors.Is(err, errBlobStore) || err != nil && ctx.Err() != nil {
+				return nil, err
+			}
 			if err != nil {
 				return nil, Fatal("%v was decoded before and is not now: %w", rec.Ref, err)
 			}
-			if err := core.Process(rec, &Out{}); err != nil {
+			var again Out
+			if err := core.Process(rec, &again); err != nil {
 				return nil, Fatal("%v was accepted before and is not now: %w", rec.Ref, err)
+			}
+			if len(again.Finished) > 0 {
+				return nil, Fatal("%v was unfinished and is decided now: a setting of the run was changed (batch_size, batch_tokens, seq_len, max_steps, max_off_policy_steps, a filter); set it back, it is fixed for a run", rec.Ref)
 			}
 		}
 	}
@@ -163,6 +176,9 @@ func (u *unit) state(p *Processor) ([]*schemas.StageState, error) {
 // feed gives the core one record. What cannot be decoded or is refused goes to dlq.
 func (u *unit) feed(ctx context.Context, p *Processor, r *kgo.Record) error {
 	rec, err := p.rt.Decode(ctx, r)
+	if errors.Is(err, errBlobStore) || err != nil && ctx.Err() != nil {
+		return err // the record comes again
+	}
 	in := u.input(rec.Topic)
 	if r.Offset < in.set.next {
 		return Fatal("%v came after offset %d was fed", rec.Ref, in.set.next-1)
@@ -195,15 +211,22 @@ func (u *unit) undecodable(p *Processor, rec Record, r *kgo.Record, reason error
 	return u.finish(finished)
 }
 
+// What of a refused record and of its error goes to dlq.
+const (
+	maxPoisonBytes = 8 << 20
+	maxPoisonError = 4 << 10
+)
+
 // refuse sends a record to dlq, as it came, and finishes it.
 func (u *unit) refuse(p *Processor, rec Record, r *kgo.Record, reason error) {
 	p.rt.Log.Warn("record refused", "stage", p.cfg.Stage, "record", rec.Ref.String(), "error", reason)
 	p.rt.Metrics.Poison.WithLabelValues(p.cfg.Stage, rec.Topic).Inc()
 	u.poison = append(u.poison, &kgo.Record{
-		Topic: p.rt.TopicName(TopicDLQ), Key: []byte(fmt.Sprintf("%s/%d/%d", rec.Topic, rec.Partition, rec.Offset)), Value: r.Value,
+		Topic: p.rt.TopicName(TopicDLQ), Key: []byte(fmt.Sprintf("%s/%d/%d", rec.Topic, rec.Partition, rec.Offset)),
+		Value: r.Value[:min(len(r.Value), maxPoisonBytes)], // the whole is where the key says
 		Headers: append([]kgo.RecordHeader{
 			{Key: "prl-stage", Value: []byte(p.cfg.Stage)},
-			{Key: "prl-error", Value: []byte(reason.Error())},
+			{Key: "prl-error", Value: []byte(reason.Error()[:min(len(reason.Error()), maxPoisonError)])},
 			{Key: "prl-key", Value: r.Key},
 		}, r.Headers...),
 	})
@@ -238,6 +261,6 @@ func (u *unit) changed() bool { return u.fed || u.out.Changed() || len(u.poison)
 func (u *unit) done(now time.Time) {
 	u.out, u.poison, u.fed, u.committed = Out{}, nil, false, now
 	for _, in := range u.inputs {
-		in.metadata, in.pending = in.pending, ""
+		in.metadata, in.pending, in.low = in.pending, "", in.set.low()
 	}
 }

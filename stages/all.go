@@ -16,8 +16,9 @@ import (
 	"github.com/prl-project/prl/stages/internal/progress"
 )
 
-// endDeadline bounds the wait for open groups and evals after the final policy version.
-const endDeadline = 10 * time.Minute
+// endDeadline bounds the time after the final policy version in which nothing is decided, beyond the longest that a group
+// may be open.
+const endDeadline = 5 * time.Minute
 
 // RunAll runs every stage in this process until the run has ended or ctx does, showing its progress on out. Started
 // again, it goes on where it stopped. The sink stops last, so that everything can be queried.
@@ -91,6 +92,7 @@ type view struct {
 	progress.View
 	follower *pipeline.Follower
 	evals    []string
+	patience time.Duration // without anything decided, after the final version
 }
 
 // view opens the progress of the run and reads what there is.
@@ -103,7 +105,13 @@ func (a *App) view(ctx context.Context) (*view, error) {
 		View: progress.View{MaxSteps: a.Config.Run.MaxSteps, OpenGroups: func(state []byte) (groups, rollouts int, err error) {
 			return emitter.Open(a.Config.Run, a.Config.Emitter, a.Config.Envs, state)
 		}},
-		follower: f, evals: slices.Sorted(maps.Keys(a.Config.Evals)),
+		follower: f, evals: slices.Sorted(maps.Keys(a.Config.Evals)), patience: endDeadline,
+	}
+	for _, e := range a.Config.Envs {
+		v.patience = max(v.patience, endDeadline+time.Duration(e.GroupTimeout))
+	}
+	for _, e := range a.Config.Evals {
+		v.patience = max(v.patience, endDeadline+time.Duration(e.GroupTimeout))
 	}
 	recs, err := f.Load(ctx)
 	if err != nil {
@@ -111,22 +119,22 @@ func (a *App) view(ctx context.Context) (*view, error) {
 		return nil, err
 	}
 	v.feed(recs)
+	v.Restart(time.Now())
 	return v, nil
 }
 
 func (v *view) feed(recs []pipeline.Record) {
-	now := time.Now()
 	for _, r := range recs {
-		v.Feed(r, now)
+		v.Feed(r)
 	}
 }
 
-func (v *view) ended() bool { return v.Ended(v.evals) }
+func (v *view) ended() bool { return v.Waiting(v.evals) == "" }
 
 // watch shows the progress until the run has ended.
 func (v *view) watch(ctx context.Context, printer *progress.Printer) error {
 	defer printer.Close()
-	var deadline time.Time
+	settled, since := v.Settled(), time.Now()
 	for !v.ended() {
 		poll, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 		recs, err := v.follower.Poll(poll)
@@ -139,11 +147,11 @@ func (v *view) watch(ctx context.Context, printer *progress.Printer) error {
 		}
 		v.feed(recs)
 		printer.Show(&v.View, time.Now())
-		if _, final := v.Final(); final && deadline.IsZero() {
-			deadline = time.Now().Add(endDeadline)
+		if n := v.Settled(); n != settled {
+			settled, since = n, time.Now()
 		}
-		if !deadline.IsZero() && time.Now().After(deadline) {
-			return pipeline.Fatal("the final version was published %v ago and some groups or evals are still open; start again to let them end", endDeadline)
+		if _, final := v.Final(); final && time.Since(since) > v.patience {
+			return pipeline.Fatal("the final version is out, but nothing was decided for %v while the run waits for %s; start again to let it end", v.patience, v.Waiting(v.evals))
 		}
 	}
 	printer.Show(&v.View, time.Now())

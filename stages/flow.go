@@ -91,7 +91,12 @@ var Flow = []Stage{
 			if err != nil {
 				return nil, err
 			}
-			return envserver.New(a.Runtime, a.Config.EnvServer, envs, a.Model)
+			if a.Model != nil {
+				return envserver.New(a.Runtime, a.Config.EnvServer, envs, a.Model)
+			}
+			client := inference.NewClient(a.Config.EnvServer.ModelURL)
+			client.Token = a.Config.Inference.Token
+			return envserver.New(a.Runtime, a.Config.EnvServer, envs, client)
 		},
 	},
 	{

@@ -63,6 +63,12 @@ func run(f flags) error {
 	if err != nil {
 		return err
 	}
+	if f.Fresh && f.Stage != "all" {
+		return fmt.Errorf("--fresh is for --stage all; here choose another --run")
+	}
+	if len(f.Env) > 0 && f.Stage != "envserver" {
+		return fmt.Errorf("--env is for --stage envserver; the sections [envs.<name>] of the configuration are for all others")
+	}
 	if f.Stage == "broker" {
 		return serveBroker(ctx, f, cfg)
 	}
@@ -119,32 +125,54 @@ func serveBroker(ctx context.Context, f flags, cfg *stages.Config) error {
 	return broker.Serve(ctx, brokerDir(cfg), cfg.Broker, logger(f, slog.LevelInfo), ready)
 }
 
-func runAll(ctx context.Context, f flags, cfg *stages.Config) (err error) {
+func runAll(ctx context.Context, f flags, cfg *stages.Config) error {
 	log := logger(f, slog.LevelWarn)
-	brokers := cfg.Brokers
-	if len(f.Brokers) == 0 || f.Brokers[0] == stages.Embedded {
-		if f.Fresh {
-			if err := broker.Remove(ctx, brokerDir(cfg), cfg.RunDir()); err != nil {
-				return err
-			}
-		}
-		child, err := broker.StartChild(brokerDir(cfg), "--stage", "broker", "--child", "--run", cfg.Run.Name,
-			"--set", fmt.Sprintf("dir=%q", cfg.Dir), "--set", `broker.listen="localhost:0"`)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, child.Stop()) }()
-		brokers = []string{child.Addr}
-	} else if f.Fresh {
-		return fmt.Errorf("--fresh deletes the data of an embedded broker; on %v choose another --run instead", brokers)
-	}
 	instance := f.Instance
 	if instance == "" {
 		instance = "all"
 	}
-	return withApp(ctx, f, cfg, brokers, instance, log, func(ctx context.Context, a *stages.App) error {
-		return a.RunAll(ctx, os.Stdout)
-	})
+	work := func(ctx context.Context, brokers []string) error {
+		return withApp(ctx, f, cfg, brokers, instance, log, func(ctx context.Context, a *stages.App) error {
+			return a.RunAll(ctx, os.Stdout)
+		})
+	}
+	if cfg.Brokers[0] == stages.Embedded {
+		return withBroker(ctx, f, cfg, work)
+	}
+	if f.Fresh {
+		return fmt.Errorf("--fresh deletes the data of an embedded broker; on %v choose another --run instead", cfg.Brokers)
+	}
+	return work(ctx, cfg.Brokers)
+}
+
+// withBroker runs work against an embedded broker in a child process, and ends it if the broker does.
+func withBroker(ctx context.Context, f flags, cfg *stages.Config, work func(ctx context.Context, brokers []string) error) error {
+	if f.Fresh {
+		if err := broker.Remove(ctx, brokerDir(cfg), cfg.RunDir()); err != nil {
+			return err
+		}
+	}
+	child, err := broker.StartChild(ctx, brokerDir(cfg), "--stage", "broker", "--child", "--run", cfg.Run.Name,
+		"--set", fmt.Sprintf("dir=%q", cfg.Dir), "--set", `broker.listen="localhost:0"`)
+	if err != nil {
+		return err
+	}
+	working, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	worked := make(chan struct{})
+	go func() {
+		select {
+		case <-child.Done():
+			cancel(fmt.Errorf("the embedded broker has ended; its last words are in %s; the same command goes on from here", child.Log))
+		case <-worked:
+		}
+	}()
+	err = work(working, []string{child.Addr})
+	close(worked)
+	if cause := context.Cause(working); cause != nil && ctx.Err() == nil {
+		return errors.Join(cause, err)
+	}
+	return errors.Join(err, child.Stop())
 }
 
 func runOne(ctx context.Context, f flags, cfg *stages.Config, stage stages.Stage) error {

@@ -92,7 +92,8 @@ func lock(ctx context.Context, dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the broker's data folder: %w", err)
 	}
-	path := filepath.Join(dir, "lock")
+	// The lock stands beside the folder, so that who deletes the folder (--fresh) does not delete the lock it holds.
+	path := dir + ".lock"
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("open the lock of the broker's data: %w", err)
@@ -117,18 +118,27 @@ func lock(ctx context.Context, dir string) (unlock func(), err error) {
 	}
 }
 
-// Remove deletes a run's folder runDir, the data of its broker in dir included, once no broker holds it.
+// Remove deletes what is in a run's folder runDir, the data of its broker in dir included, once no broker holds it. The
+// lock stays.
 func Remove(ctx context.Context, dir, runDir string) error {
-	if _, err := os.Stat(runDir); errors.Is(err, os.ErrNotExist) {
+	entries, err := os.ReadDir(runDir)
+	if errors.Is(err, os.ErrNotExist) {
 		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("remove the earlier run: %w", err)
 	}
 	unlock, err := lock(ctx, dir)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if err := os.RemoveAll(runDir); err != nil {
-		return fmt.Errorf("remove the earlier run: %w", err)
+	for _, e := range entries {
+		if path := filepath.Join(runDir, e.Name()); path != dir+".lock" {
+			if err := os.RemoveAll(path); err != nil {
+				return fmt.Errorf("remove the earlier run: %w", err)
+			}
+		}
 	}
 	return nil
 }

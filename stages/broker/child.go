@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -27,13 +28,15 @@ const (
 // Child is a broker in a process of its own, in a session of its own, so that no signal meant for its parent reaches it.
 type Child struct {
 	Addr   string
+	Log    string // file with its log
 	cmd    *exec.Cmd
 	parent *os.File
-	done   chan error
+	done   chan struct{}
+	err    error // of its end; read after done
 }
 
 // StartChild runs this binary once more as a broker that ends when this process does. args are its command line.
-func StartChild(dir string, args ...string) (*Child, error) {
+func StartChild(ctx context.Context, dir string, args ...string) (*Child, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("start the embedded broker: %w", err)
@@ -55,7 +58,9 @@ func StartChild(dir string, args ...string) (*Child, error) {
 	cmd := exec.Command(self, args...)
 	cmd.ExtraFiles = []*os.File{read}
 	cmd.Stderr = logFile
-	cmd.Env = append(os.Environ(), "PRL_CRASH_AT=")
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool { // what it needs stands in args
+		return strings.HasPrefix(kv, "PRL__") || strings.HasPrefix(kv, "PRL_CRASH_AT=")
+	})
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -64,7 +69,7 @@ func StartChild(dir string, args ...string) (*Child, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start the embedded broker: %w", err)
 	}
-	c := &Child{cmd: cmd, parent: write, done: make(chan error, 1)}
+	c := &Child{Log: logPath, cmd: cmd, parent: write, done: make(chan struct{})}
 	ready := make(chan string, 1)
 	go func() {
 		addr := awaitReady(out)
@@ -72,13 +77,16 @@ func StartChild(dir string, args ...string) (*Child, error) {
 			ready <- addr
 		}
 		_, _ = io.Copy(io.Discard, out) // a broker says nothing more
-		c.done <- cmd.Wait()
+		c.err = cmd.Wait()
+		close(c.done)
 	}()
 	select {
 	case c.Addr = <-ready:
 		return c, nil
-	case err := <-c.done:
-		return nil, fmt.Errorf("the embedded broker ended at its start (%w); its last words are in %s", err, logPath)
+	case <-c.done:
+		return nil, fmt.Errorf("the embedded broker ended at its start (%v); its last words are in %s", cmd.ProcessState, logPath)
+	case <-ctx.Done():
+		return nil, errors.Join(ctx.Err(), c.Stop())
 	case <-time.After(startDeadline):
 		return nil, errors.Join(fmt.Errorf("the embedded broker was not ready after %v; see %s", startDeadline, logPath), c.Stop())
 	}
@@ -94,8 +102,8 @@ func awaitReady(out io.Reader) string {
 	return ""
 }
 
-// Done reports the end of the child.
-func (c *Child) Done() <-chan error { return c.done }
+// Done is closed when the child has ended.
+func (c *Child) Done() <-chan struct{} { return c.done }
 
 // Stop shuts the child down in order.
 func (c *Child) Stop() error {
@@ -103,10 +111,12 @@ func (c *Child) Stop() error {
 		return fmt.Errorf("stop the embedded broker: %w", err)
 	}
 	select {
-	case err := <-c.done:
-		return err
+	case <-c.done:
+		return c.err
 	case <-time.After(stopDeadline):
-		return errors.Join(fmt.Errorf("the embedded broker did not stop within %v and was killed", stopDeadline), c.cmd.Process.Kill())
+		err := c.cmd.Process.Kill()
+		<-c.done
+		return errors.Join(fmt.Errorf("the embedded broker did not stop within %v and was killed", stopDeadline), err)
 	}
 }
 

@@ -79,8 +79,8 @@ func (c EnvConfig) Validate(name string) error {
 		return fmt.Errorf("envs.%s.ratio = %v: 0 for never, or more", name, *c.Ratio)
 	case c.GroupSize < 1:
 		return fmt.Errorf("envs.%s.group_size = %d: at least 1", name, c.GroupSize)
-	case !(c.Temperature > 0 && c.Temperature <= 10):
-		return fmt.Errorf("envs.%s.temperature = %v: above 0 (the greedy policy has no log-probabilities to train on), at most 10", name, c.Temperature)
+	case !(c.Temperature >= 0.01 && c.Temperature <= 10):
+		return fmt.Errorf("envs.%s.temperature = %v: 0.01 to 10 (the greedy policy has no log-probabilities to train on)", name, c.Temperature)
 	case c.TopP != 1:
 		return fmt.Errorf("envs.%s.top_p = %v: training needs 1", name, c.TopP)
 	case c.MaxTokens < 0:

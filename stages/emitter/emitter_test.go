@@ -47,7 +47,7 @@ func TestTaskFields(t *testing.T) {
 	seed := schedule.GroupSeed(1, "", 0)
 	want := &schemas.Task{
 		Env: "catch", GroupSize: 4, RolloutIndex: 1, Split: "train", TaskIndex: w.tasks[0].TaskIndex, GroupSeed: seed,
-		Seed: schedule.RolloutSeed(seed, 1), Temperature: 0.7, TopP: 1, MaxTokens: 9, MaxRolloutTokens: 64, TimeoutMs: 300_000, MaxOffPolicySteps: 2,
+		Seed: schedule.RolloutSeed(seed, 1), Temperature: 0.7, TopP: 1, MaxTokens: 9, MaxRolloutTokens: 64, TimeoutMs: 300_000, MaxOffPolicySteps: 9,
 	}
 	if got.Topic != "tasks.catch" || got.Partition != 0 || !reflect.DeepEqual(got.Value, want) {
 		t.Errorf("%s/%d %+v, want %+v", got.Topic, got.Partition, got.Value, want)
@@ -72,7 +72,6 @@ func TestInvariant_Permits(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 0))
 		run, cfg, envs := testRun(), DefaultConfig(), testEnvs()
 		run.MaxAsyncLevel = 1 + rng.IntN(3)
-		run.MaxOffPolicySteps = run.MaxAsyncLevel
 		cfg.Permits = run.BatchSize + 4 + rng.IntN(20)
 		cfg.TasksPerTick = 1 + rng.IntN(30)
 		w := ready(t, run, cfg, envs)
@@ -164,6 +163,27 @@ func TestStopsAheadOfTheTrainer(t *testing.T) {
 	w.table(policy(99, false))
 	if n := pack(100); n != 0 {
 		t.Errorf("%d tasks after the last step was packed", n)
+	}
+}
+
+// TestNothingIsEmittedThatWouldBeStale: a group begun now is trained in the step that comes after those packed and those
+// that what is open will fill.
+func TestNothingIsEmittedThatWouldBeStale(t *testing.T) {
+	run, cfg := testRun(), DefaultConfig()
+	run.MaxAsyncLevel, run.MaxOffPolicySteps, cfg.Permits = 1, 1, 200
+	w := ready(t, run, cfg, testEnvs())
+	w.tick(second)
+	// With two batches open, the next group would be in step 3, two steps after version 0.
+	if n := w.rolloutsOpen(); n < 2*run.BatchSize || n >= 2*run.BatchSize+4 {
+		t.Errorf("%d rollouts open, want two batches of %d", n, run.BatchSize)
+	}
+	w.outcome(w.open[0], 1)
+	if n := len(w.tick(second)); n != 0 {
+		t.Errorf("%d tasks for step 3 at version 0", n)
+	}
+	w.table(policy(1, false))
+	if len(w.tick(second)) == 0 {
+		t.Error("no tasks for step 3 at version 1")
 	}
 }
 

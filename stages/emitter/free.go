@@ -28,6 +28,12 @@ func (c *Core) emitFree(now time.Time, out *pipeline.Out) error {
 		if env.Info.GroupScoring {
 			n = 1
 		}
+		// A group that is begun now is trained at the earliest in the step after those packed and those that what is held will
+		// fill; it must not be stale by then.
+		if int64(c.held/c.run.BatchSize)+c.packed-c.version > int64(c.run.MaxOffPolicySteps) {
+			*c.pcg = before
+			return nil
+		}
 		// The draw is kept for later where there is no room for the group, so that large groups are not starved.
 		if c.held+env.cfg.GroupSize > c.permits || tasks > 0 && tasks+n > c.cfg.TasksPerTick {
 			*c.pcg = before

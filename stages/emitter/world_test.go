@@ -32,6 +32,7 @@ func ratio(v float64) *float64 { return &v }
 func testRun() pipeline.RunConfig {
 	run := pipeline.DefaultRunConfig()
 	run.BatchSize, run.TaskPartitions, run.SeqLen = 16, 1, 64
+	run.MaxOffPolicySteps = 9 // the bound has a test of its own
 	return run
 }
 

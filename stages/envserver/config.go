@@ -16,7 +16,7 @@ type Config struct {
 	ModelURL string `toml:"model_url"`
 	// Model is the name model calls ask for; empty where the server has only one.
 	Model string `toml:"model"`
-	// RequestTimeout bounds one model call; the task's own time does, too.
+	// RequestTimeout bounds one try of a model call, which then begins anew; 0 leaves it to the task's own time.
 	RequestTimeout pipeline.Duration `toml:"request_timeout"`
 	// Retries is how often a model call that failed is tried again, with pauses from 0.2 s to 5 s, before the rollout fails.
 	// The default waits about 40 s for a server that starts over.
@@ -32,7 +32,7 @@ type Config struct {
 // DefaultConfig suits one process beside a local inference server.
 func DefaultConfig() Config {
 	return Config{
-		Concurrency: 64, ModelURL: "http://localhost:8000", RequestTimeout: pipeline.Duration(2 * time.Minute), Retries: 12,
+		Concurrency: 64, ModelURL: "http://localhost:8000", Retries: 12,
 		EnvTimeout: pipeline.Duration(30 * time.Second),
 		MaxCrashes: 5, Drain: pipeline.Duration(5 * time.Second),
 	}
@@ -43,8 +43,8 @@ func (c Config) Validate() error {
 	switch {
 	case c.Concurrency < 1:
 		return fmt.Errorf("envserver.concurrency = %d: at least 1", c.Concurrency)
-	case c.RequestTimeout <= 0:
-		return fmt.Errorf("envserver.request_timeout = %v: above 0s", c.RequestTimeout)
+	case c.RequestTimeout < 0:
+		return fmt.Errorf("envserver.request_timeout = %v: 0s for none, or more", c.RequestTimeout)
 	case c.Retries < 0:
 		return fmt.Errorf("envserver.retries = %d: 0 for none, or more", c.Retries)
 	case c.EnvTimeout <= 0:

@@ -12,7 +12,7 @@ func TestConfig(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		"concurrency = 0":        func(c *Config) { c.Concurrency = 0 },
 		"model_url = \"nobody\"": func(c *Config) { c.ModelURL = "nobody" },
-		"request_timeout = 0s":   func(c *Config) { c.RequestTimeout = 0 },
+		"request_timeout = -1ns": func(c *Config) { c.RequestTimeout = -1 },
 		"retries = -1":           func(c *Config) { c.Retries = -1 },
 		"env_timeout = 0s":       func(c *Config) { c.EnvTimeout = 0 },
 		"max_crashes = 0":        func(c *Config) { c.MaxCrashes = 0 },

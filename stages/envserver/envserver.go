@@ -76,13 +76,14 @@ func New(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment, mode
 	}
 	s := &Server{rt: rt, cfg: cfg, pool: newPool(cfg.Concurrency, cfg.MaxCrashes), parse: parseTokenizer}
 	s.metrics = newMetrics(s.pool)
+	warn := warner(rt.Log, cfg.ModelURL)
 	for _, name := range slices.Sorted(maps.Keys(envs)) {
 		info := envs[name].Info()
 		if info.Name != name {
 			return nil, fmt.Errorf("envserver: the environment %q calls itself %q", name, info.Name)
 		}
 		p := &player{
-			environment: envs[name], info: info, caller: caller{model, cfg.Retries, time.Duration(cfg.RequestTimeout)}, format: hermes{},
+			environment: envs[name], info: info, caller: caller{model, cfg.Retries, time.Duration(cfg.RequestTimeout), warn}, format: hermes{},
 			envTimeout: time.Duration(cfg.EnvTimeout), model: cfg.Model, instance: rt.Instance,
 		}
 		processor, err := pipeline.NewProcessor(rt, pipeline.ProcessorConfig{

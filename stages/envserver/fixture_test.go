@@ -129,7 +129,7 @@ func tokenizer(t testing.TB) *lm.Tokenizer {
 }
 
 func testPlayer(t testing.TB, e env.Environment, m Generator) *player {
-	return &player{environment: e, info: e.Info(), caller: caller{m, 2, time.Minute}, renderer: tokenizer(t), format: hermes{},
+	return &player{environment: e, info: e.Info(), caller: caller{m, 2, time.Minute, nil}, renderer: tokenizer(t), format: hermes{},
 		envTimeout: time.Minute, instance: "here"}
 }
 

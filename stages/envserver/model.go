@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
+	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -34,7 +36,27 @@ type Renderer interface {
 type caller struct {
 	model   Generator
 	retries int
-	timeout time.Duration // of one try
+	timeout time.Duration // of one try; 0 for none
+	warn    func(error)   // hears of every try that failed; nil for nobody
+}
+
+// warnEvery is how often failing model calls are logged.
+const warnEvery = 10 * time.Second
+
+// warner logs that model calls fail, now and then.
+func warner(log *slog.Logger, url string) func(error) {
+	var mu sync.Mutex
+	var last time.Time
+	failed := 0
+	return func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		failed++
+		if now := time.Now(); now.Sub(last) >= warnEvery {
+			log.Warn("model calls fail and are tried again", "url", url, "failed", failed, "error", err)
+			last, failed = now, 0
+		}
+	}
 }
 
 // generate asks until there is a completion, the retries are used up, or ctx ends. Every try asks for the same: it has
@@ -54,6 +76,9 @@ func (c caller) generate(ctx context.Context, r inference.Request) (inference.Co
 			break
 		}
 		failed, tries = err, tries+1
+		if c.warn != nil {
+			c.warn(err)
+		}
 		if permanent(err) || tries > c.retries {
 			break
 		}
@@ -78,8 +103,11 @@ func permanent(err error) bool {
 var errInexact = errors.New("the model's answer cannot be trained on")
 
 func (c caller) once(ctx context.Context, r inference.Request) (inference.Completion, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("no answer in %v", c.timeout))
-	defer cancel()
+	if c.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("no answer in %v", c.timeout))
+		defer cancel()
+	}
 	completion, err := c.model.Generate(ctx, r)
 	if err != nil && ctx.Err() != nil {
 		return completion, context.Cause(ctx)

@@ -53,8 +53,8 @@ func (c Config) Validate(name string) error {
 		return fmt.Errorf("evals.%s.examples = %d: 1 to %d", name, c.Examples, maxExamples)
 	case c.K < 1 || c.K > maxK:
 		return fmt.Errorf("evals.%s.k = %d: 1 to %d", name, c.K, maxK)
-	case !(c.Temperature >= 0 && c.Temperature <= 10):
-		return fmt.Errorf("evals.%s.temperature = %v: 0 for greedy, to 10", name, c.Temperature)
+	case !(c.Temperature == 0 || c.Temperature >= 0.01 && c.Temperature <= 10):
+		return fmt.Errorf("evals.%s.temperature = %v: 0 for greedy, or 0.01 to 10", name, c.Temperature)
 	case math.IsNaN(c.PassThreshold):
 		return fmt.Errorf("evals.%s.pass_threshold = %v: a number", name, c.PassThreshold)
 	case c.Interval < 0:

@@ -1,7 +1,10 @@
 package packer
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/schemas"
@@ -94,14 +97,14 @@ func (c *Core) size() int {
 }
 
 func (c *Core) nothingLeft() error {
-	groups := map[string]int64{}
-	for _, h := range c.held {
-		if h.filter != "" {
-			groups["filter "+h.filter]++
-		} else {
-			groups[h.fate]++
+	groups, failed := map[string]int64{}, ""
+	for _, id := range slices.Sorted(maps.Keys(c.held)) {
+		h := c.held[id]
+		groups[h.by()]++
+		for _, r := range h.group.Rollouts {
+			failed = cmp.Or(r.Error, failed)
 		}
 	}
-	return pipeline.Fatal("step %d: no sample after %d waves (groups by what ended them: %s): make the tasks easier or the "+
-		"rewards finer, set the filter to monitor, or raise packer.max_waves", c.state.Step+1, c.wave.number, figures(groups))
+	return pipeline.Fatal("step %d: no sample after %d waves (groups by what ended them: %s)%s: %s and start over (--fresh, or another run.name), or raise packer.max_waves = %d and go on",
+		c.state.Step+1, c.wave.number, figures(groups), lastError(failed), remedy, c.cfg.MaxWaves)
 }

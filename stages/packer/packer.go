@@ -10,7 +10,7 @@
 //	        requests: the next wave of a step in ordered mode; metrics: the figures of each step, with time 0 (a core has
 //	        no clock)
 //	Key     batches by rank, outcomes by group, requests by step and wave, metrics by name
-//	State   the last step, the groups decided, the zero-output guard, what the next step's metrics count (state.go)
+//	State   the last step, the groups decided, what the next step's metrics count (state.go)
 //	On replay  the groups held come again; a group that is held or decided already is dropped
 //
 // Hard guarantees, each with a test of its name: OneOutcome (I1: every group ends once), TrainedOnce (I2: every sample of
@@ -38,6 +38,7 @@ type Core struct {
 	// rollouts emitted for the groups held that can be packed, and tokens of their samples.
 	rollouts, tokens int
 	wave             wave // ordered mode only
+	guard            guard
 	stats            Stats
 }
 
@@ -105,7 +106,7 @@ func (c *Core) Process(r pipeline.Record, out *pipeline.Out) error {
 		out.Finish(r.Ref)
 		return nil
 	}
-	c.state.Guard.reset(r.Offset)
+	c.guard = guard{}
 	c.hold(&held{r.Ref, g, v})
 	if c.full() {
 		c.cut(out)

@@ -194,7 +194,6 @@ func TestZeroOutputGuard(t *testing.T) {
 	cfg.ZeroOutputBatches = 2
 	r := newRunner(t, config(), cfg)
 	feed(t, r, without(0, 7, "filtered", "zero_advantage"), group(1, nil, 1), without(2, 3, "errored", ""))
-	r.Restart(t)
 	feed(t, r, without(3, 4, "filtered", "zero_advantage"))
 	if len(r.Poison) != 0 {
 		t.Fatalf("stopped after 7 rollouts: %v", r.Poison)
@@ -205,6 +204,11 @@ func TestZeroOutputGuard(t *testing.T) {
 	}
 	if got := r.Poison[0].Error(); !strings.Contains(got, "errored 1, filter zero_advantage 2") || !strings.Contains(got, "the last 8 rollouts") {
 		t.Error(got)
+	}
+	// A start after the cause is gone has the whole allowance again.
+	r.Restart(t)
+	if feed(t, r, without(5, 7, "filtered", "zero_advantage")); len(r.Poison) != 1 {
+		t.Errorf("stopped again at once: %v", r.Poison[1])
 	}
 }
 

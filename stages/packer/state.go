@@ -16,7 +16,6 @@ type state struct {
 	Size int
 	// Decided is the bytes of decided.
 	Decided []byte
-	Guard   guard
 	Since   tally
 
 	decided idset.Set
@@ -35,22 +34,6 @@ func readState(b []byte) (s state, err error) {
 func (s *state) bytes() ([]byte, error) {
 	s.Decided = s.decided.Bytes()
 	return json.Marshal(s)
-}
-
-// A guard counts what ended without samples since the last group that had some.
-type guard struct {
-	Rollouts int
-	// Groups by the filter that took them, or by their fate.
-	Groups map[string]int64
-	// Reset is the offset behind the last group with samples. It is held, so it comes again after a restart, and must
-	// not count as a new one.
-	Reset int64
-}
-
-func (g *guard) reset(offset int64) {
-	if offset >= g.Reset {
-		*g = guard{Reset: offset + 1}
-	}
 }
 
 // A tally is what the metrics of the next step count: everything decided since the last one.

@@ -21,12 +21,18 @@ func check(t *schemas.Trace) error {
 		if len(n.TokenIDs) != 4*len(n.Mask) || len(n.Logprobs) != 4*len(n.Mask) || len(n.TokenRewards) != 0 && len(n.TokenRewards) != 4*len(n.Mask) {
 			return fmt.Errorf("nodes.%d: tensors of unequal length", i)
 		}
+		if n.Parent < 0 && len(n.Mask) > 0 && n.Mask[0] == 1 {
+			return fmt.Errorf("nodes.%d: the first token of a branch was sampled from nothing", i)
+		}
 		sampled := false
 		for k, m := range n.Mask {
 			if m > 1 {
 				return fmt.Errorf("nodes.%d.mask: element %d is %d", i, k, m)
 			}
 			sampled = sampled || m == 1
+			if n.TokenIDs.At(k) < 0 {
+				return fmt.Errorf("nodes.%d.token_ids: element %d is %d", i, k, n.TokenIDs.At(k))
+			}
 		}
 		if temperature := float32(n.Temperature); sampled && !(temperature > 0 && temperature <= math.MaxFloat32) {
 			return fmt.Errorf("nodes.%d: tokens sampled at temperature %v cannot be trained on", i, n.Temperature)

@@ -22,6 +22,7 @@ type Printer struct {
 const (
 	screenEvery = 250 * time.Millisecond
 	lineEvery   = 10 * time.Second
+	idleEvery   = 30 * time.Second // where no step has been made
 )
 
 // NewPrinter prints on out.
@@ -51,7 +52,11 @@ func (p *Printer) Show(v *View, now time.Time) {
 	if v.policy != nil {
 		step = v.policy.Step
 	}
-	if step == p.step || now.Sub(p.last) < lineEvery && !final {
+	every := lineEvery
+	if step == p.step {
+		every = idleEvery
+	}
+	if now.Sub(p.last) < every && !(final && step != p.step) {
 		return
 	}
 	p.last, p.step = now, step

@@ -1,10 +1,11 @@
 // Package progress is what one sees of a run while it goes, and what it says at its end, from the records of its topics
 // alone.
 //
-// Reads: policies, outcomes, evals, envs, state (of the emitter). It writes nothing and no decision depends on it.
+// Reads: policies, outcomes, evals, state (of the emitter). It writes nothing and no decision depends on it.
 package progress
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -23,18 +24,18 @@ type View struct {
 	// OpenGroups reads the number of open groups from the emitter's state.
 	OpenGroups func(core []byte) (groups, rollouts int, err error)
 
-	policy      *schemas.PolicyVersion
-	steps       map[int64]map[string]*mean // reward by packed step and env
-	packedStep  int64
-	offPolicy   mean // of the newest packed step
-	offMax      int64
-	fates       map[string]int
-	tokens      int64
-	evals       map[evalKey]*schemas.EvalResult
-	openGroups  int
-	inFlight    int
-	emitterSeen bool
-	rate        rate
+	policy     *schemas.PolicyVersion
+	steps      map[int64]map[string]*mean // reward by packed step and env
+	packedStep int64
+	offPolicy  mean // of the newest packed step
+	offMax     int64
+	fates      map[string]int
+	tokens     int64
+	evals      map[evalKey]*schemas.EvalResult
+	openGroups int
+	inFlight   int
+	outcomes   int
+	rate       rate
 }
 
 type evalKey struct {
@@ -63,7 +64,7 @@ type rate struct {
 }
 
 // Feed takes one record.
-func (v *View) Feed(r pipeline.Record, now time.Time) {
+func (v *View) Feed(r pipeline.Record) {
 	if v.steps == nil {
 		v.steps, v.fates, v.evals = map[int64]map[string]*mean{}, map[string]int{}, map[evalKey]*schemas.EvalResult{}
 	}
@@ -77,16 +78,14 @@ func (v *View) Feed(r pipeline.Record, now time.Time) {
 	case *schemas.StageState:
 		if rec.Stage == "emitter" && len(rec.Core) > 0 && v.OpenGroups != nil {
 			if groups, rollouts, err := v.OpenGroups(rec.Core); err == nil {
-				v.openGroups, v.inFlight, v.emitterSeen = groups, rollouts, true
+				v.openGroups, v.inFlight = groups, rollouts
 			}
 		}
-	}
-	if v.rate.start.IsZero() {
-		v.rate = rate{now, v.tokens}
 	}
 }
 
 func (v *View) outcome(o *schemas.GroupOutcome) {
+	v.outcomes++
 	if o.Eval != "" {
 		return
 	}
@@ -129,20 +128,33 @@ func (v *View) Final() (version int64, ok bool) {
 	return v.policy.Version, true
 }
 
-// Ended reports whether nothing is open: the final version is out, every group has its outcome, and every eval of evals
-// has its result for version 0 and the final one.
-func (v *View) Ended(evals []string) bool {
+// Waiting says what a run still waits for; empty where it has ended: the final version is out, every group has its
+// outcome, and every eval of evals has measured the final version (versions are measured in order).
+func (v *View) Waiting(evals []string) string {
 	final, ok := v.Final()
-	if !ok || v.openGroups > 0 {
-		return false
+	switch {
+	case v.policy == nil:
+		return "policy version 0"
+	case v.packedStep == 0:
+		return "the first rollouts"
+	case !ok:
+		return fmt.Sprintf("step %d", v.policy.Step+1)
+	case v.openGroups > 0:
+		return fmt.Sprintf("%d open groups", v.openGroups)
 	}
 	for _, e := range evals {
-		if v.evals[evalKey{e, 0}] == nil || v.evals[evalKey{e, final}] == nil {
-			return false
+		if v.evals[evalKey{e, final}] == nil {
+			return "eval " + e
 		}
 	}
-	return true
+	return ""
 }
+
+// Settled counts what has been decided: a number that grows as long as the run gets on.
+func (v *View) Settled() int { return v.outcomes + len(v.evals) }
+
+// Restart counts tokens from here on, for the rate.
+func (v *View) Restart(now time.Time) { v.rate = rate{now, v.tokens} }
 
 // rewards is the mean reward by environment over the last n packed steps.
 func (v *View) rewards(n int64) map[string]float64 {

@@ -26,6 +26,9 @@ func (v *View) Line(now time.Time) string {
 	for _, fate := range slices.Sorted(maps.Keys(v.fates)) {
 		fmt.Fprintf(&b, "  %s %s", fate, count(float64(v.fates[fate])))
 	}
+	if waiting := v.Waiting(v.evalNames()); waiting != "" {
+		fmt.Fprintf(&b, "  (waits for %s)", waiting)
+	}
 	return b.String()
 }
 
@@ -58,6 +61,9 @@ func (v *View) Screen(now time.Time, width int) []string {
 		if e := v.newestEval(name); e != nil {
 			lines = append(lines, fmt.Sprintf("  eval %-9s version %d: avg@%d %.3f", name, e.Version, e.K, e.AvgAtK))
 		}
+	}
+	if waiting := v.Waiting(v.evalNames()); waiting != "" {
+		lines = append(lines, "  waits for "+waiting)
 	}
 	for i, l := range lines {
 		if r := []rune(l); width > 0 && len(r) > width {
