@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/prl-project/prl/schemas"
@@ -84,6 +85,23 @@ func TestBlobsPutMendsATornBlob(t *testing.T) {
 	}
 	if data, err := rt.Blobs.Get(t.Context(), ref); err != nil || string(data) != "whole" {
 		t.Fatalf("%q, %v", data, err)
+	}
+}
+
+func TestSetUpRefusesTopicsThatLoseRecords(t *testing.T) {
+	rt, _ := testRuntime(t)
+	cl, err := rt.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	week := "604800000"
+	alter := []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "retention.ms", Value: &week}}
+	if _, err := kadm.NewClient(cl).AlterTopicConfigs(t.Context(), alter, rt.TopicName(TopicTraces)); err != nil {
+		t.Fatal(err)
+	}
+	if err := rt.SetUp(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "test.traces has retention.ms = 604800000, a run needs -1") {
+		t.Fatalf("error %v", err)
 	}
 }
 

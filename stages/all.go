@@ -20,6 +20,9 @@ import (
 // may be open.
 const endDeadline = 5 * time.Minute
 
+// viewDeadline bounds the reading of what a run has done before.
+const viewDeadline = 2 * time.Minute
+
 // RunAll runs every stage in this process until the run has ended or ctx does, showing its progress on out. Started
 // again, it goes on where it stopped. The sink stops last, so that everything can be queried.
 func (a *App) RunAll(ctx context.Context, out io.Writer) error {
@@ -113,10 +116,12 @@ func (a *App) view(ctx context.Context) (*view, error) {
 	for _, e := range a.Config.Evals {
 		v.patience = max(v.patience, endDeadline+time.Duration(e.GroupTimeout))
 	}
-	recs, err := f.Load(ctx)
+	load, cancel := context.WithTimeout(ctx, viewDeadline)
+	defer cancel()
+	recs, err := f.Load(load)
 	if err != nil {
 		f.Close()
-		return nil, err
+		return nil, fmt.Errorf("read what the run has done so far: %w", err)
 	}
 	v.feed(recs)
 	v.Restart(time.Now())

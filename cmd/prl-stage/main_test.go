@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -184,7 +183,7 @@ func audit(t *testing.T, dir, run string, sets ...string) {
 	if report.Packed == 0 || report.Versions < 2 {
 		t.Errorf("nothing to audit: %+v", report)
 	}
-	t.Log(fmt.Sprintf("audited %d groups, %d rollouts, %d packed, %d versions", report.Groups, report.Rollouts, report.Packed, report.Versions))
+	t.Logf("audited %d groups, %d rollouts, %d packed, %d versions", report.Groups, report.Rollouts, report.Packed, report.Versions)
 }
 
 // logged waits for a log line that holds message and returns the value behind key in it.

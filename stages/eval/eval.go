@@ -154,9 +154,12 @@ func (c *Core) Tick(now time.Time, out *pipeline.Out) error {
 	}
 	waiting := false
 	for _, e := range c.evals {
-		if info := e.env.Info; e.run != nil && info != nil && info.EvalTasks > 0 {
-			waiting = true
-			c.expire(e, out)
+		if e.run == nil {
+			continue
+		}
+		waiting = true
+		c.expire(e, out)
+		if info := e.env.Info; info != nil && info.EvalTasks > 0 {
 			c.emit(e, out)
 		}
 	}

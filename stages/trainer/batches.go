@@ -138,7 +138,8 @@ func (b *batches) poll(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	for _, e := range fetches.Errors() {
+	if errs := fetches.Errors(); len(errs) > 0 {
+		e := errs[0]
 		if errors.Is(e.Err, kerr.OffsetOutOfRange) {
 			return pipeline.Fatal("%s/%d: micro-batches that are not trained yet were deleted or the topic was made again: restore it, or start a new run", e.Topic, e.Partition)
 		}

@@ -6,7 +6,7 @@ type gradients struct {
 	// transposed, as [in × out].
 	flat []float32
 
-	dx, dhidden, dact, dgateUp, dnorm, dattn, dq, dkv []float32
+	dx, dhidden, dact, dnorm, dattn, dq, dkv []float32
 	vT, xT, p, ds, spare                              []float32
 }
 
