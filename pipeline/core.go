@@ -50,6 +50,12 @@ type Ticker interface {
 	Tick(now time.Time, out *Out) error
 }
 
+// A Waiter is a core that can say what it waits for before it does anything at all; empty once it works. The shell logs
+// it, so that a run that stands still says why.
+type Waiter interface {
+	Waiting() string
+}
+
 // An Undecoder is a core that wants to know of records that could not be decoded; r.Value is nil. They are in dlq and
 // finished already.
 type Undecoder interface {

@@ -23,7 +23,7 @@ type ProcessorConfig struct {
 	Group  string   // consumer group without the run's prefix; default Stage
 	Inputs []string // topics, with equal partition counts: one core gets the same partition of each
 	Tables []string // topics every instance reads whole
-	Owned  []string // topics that only this stage writes: where they hold records, there must be state
+	Proof  []string // topics that hold records only after this stage has worked: then there must be state
 	// New makes the core of a partition from the state its predecessor left; nil for a partition that is new.
 	New func(partition int32, state []byte) (Core, error)
 	// Concurrency goes into the state records (environment servers).
@@ -292,6 +292,7 @@ func (p *Processor) tick(now time.Time) error {
 		if !ok {
 			continue
 		}
+		u.tellWaiting(p, now)
 		finished := len(u.out.Finished)
 		if err := core.Tick(now, &u.out); err != nil {
 			return err

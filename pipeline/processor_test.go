@@ -90,7 +90,7 @@ func (c *pairs) Process(r Record, out *Out) error {
 func (c *pairs) State() ([]byte, error) { return json.Marshal(c) }
 
 func toyConfig() ProcessorConfig {
-	return ProcessorConfig{Stage: "scorer", Inputs: []string{TopicTraces}, Owned: []string{TopicSamples}, New: newPairs}
+	return ProcessorConfig{Stage: "scorer", Inputs: []string{TopicTraces}, Proof: []string{TopicSamples}, New: newPairs}
 }
 
 // start runs a processor until the returned function is called, which gives Run's error.

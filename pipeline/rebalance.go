@@ -209,7 +209,7 @@ func (s *session) lost(_ context.Context, _ *kgo.Client, parts map[string][]int3
 
 // checkUntouched refuses to start from nothing where the stage has written before: its state was deleted.
 func (p *Processor) checkUntouched(ctx context.Context) error {
-	if len(p.cfg.Owned) == 0 {
+	if len(p.cfg.Proof) == 0 {
 		return nil
 	}
 	cl, err := p.rt.Client()
@@ -218,7 +218,7 @@ func (p *Processor) checkUntouched(ctx context.Context) error {
 	}
 	defer cl.Close()
 	var names []string
-	for _, t := range p.cfg.Owned {
+	for _, t := range p.cfg.Proof {
 		names = append(names, p.rt.TopicName(t))
 	}
 	ends, err := kadm.NewClient(cl).ListEndOffsets(ctx, names...)

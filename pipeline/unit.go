@@ -23,6 +23,8 @@ type unit struct {
 	poison    []*kgo.Record
 	fed       bool
 	committed time.Time
+	waiting   string // for what, as logged last
+	told      time.Time
 }
 
 // An input is one topic's partition of a unit.
@@ -253,6 +255,27 @@ func (u *unit) input(topic string) *input {
 }
 
 func (u *unit) async() bool { _, ok := u.core.(AsyncCore); return ok }
+
+// tellWaiting logs what a core waits for: when that changes, and again now and then.
+func (u *unit) tellWaiting(p *Processor, now time.Time) {
+	core, ok := u.core.(Waiter)
+	if !ok {
+		return
+	}
+	waiting := core.Waiting()
+	if waiting == u.waiting && (waiting == "" || now.Sub(u.told) < tellEvery) {
+		return
+	}
+	u.waiting, u.told = waiting, now
+	if waiting == "" {
+		p.rt.Log.Info("stage goes on", "stage", p.cfg.Stage)
+	} else {
+		p.rt.Log.Info("stage waits", "stage", p.cfg.Stage, "for", waiting)
+	}
+}
+
+// tellEvery is how often a stage says that it still waits.
+const tellEvery = 30 * time.Second
 
 // changed reports whether there is something to commit.
 func (u *unit) changed() bool { return u.fed || u.out.Changed() || len(u.poison) > 0 }

@@ -66,7 +66,7 @@ var Flow = []Stage{
 			if err != nil {
 				return nil, err
 			}
-			return a.processor(s, core, nil)
+			return a.processor(s, core, []string{pipeline.TopicSamples})
 		},
 	},
 	{
@@ -161,9 +161,9 @@ func Find(name string) (Stage, error) {
 	return Stage{}, fmt.Errorf("no stage %q; there are all, broker, %s", name, strings.Join(names, ", "))
 }
 
-// processor makes the shell of a core from its row; owned are topics that this stage alone writes.
-func (a *App) processor(s Stage, core func(int32, []byte) (pipeline.Core, error), owned []string) (Runner, error) {
+// processor makes the shell of a core from its row; proof are topics that hold records only after it has worked.
+func (a *App) processor(s Stage, core func(int32, []byte) (pipeline.Core, error), proof []string) (Runner, error) {
 	return pipeline.NewProcessor(a.Runtime, pipeline.ProcessorConfig{
-		Stage: s.Name, Inputs: s.Reads, Tables: s.Tables, Owned: owned, New: core, TransactionTimeout: s.TransactionTimeout,
+		Stage: s.Name, Inputs: s.Reads, Tables: s.Tables, Proof: proof, New: core, TransactionTimeout: s.TransactionTimeout,
 	})
 }

@@ -89,7 +89,7 @@ func Serve(ctx context.Context, dir string, cfg Config, log *slog.Logger, ready 
 
 // lock takes the data folder for this process alone; it waits for one that is still closing.
 func lock(ctx context.Context, dir string) (unlock func(), err error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return nil, fmt.Errorf("make the broker's data folder: %w", err)
 	}
 	// The lock stands beside the folder, so that who deletes the folder (--fresh) does not delete the lock it holds.

@@ -22,17 +22,17 @@ func TestValidateSaysWhatIsAllowed(t *testing.T) {
 		}
 	}
 	for want, change := range map[string]func(*sections){
-		"":                                  func(*sections) {},
-		"emitter.permits = 19: at least":    func(s *sections) { s.cfg.Permits = 19 },
-		"run.max_steps = 0":                 func(s *sections) { s.run.MaxSteps = 0 },
-		"emitter.env_lost = 5s":             func(s *sections) { s.cfg.EnvLost = pipeline.Duration(5 * time.Second) },
-		"no environments":                   func(s *sections) { s.envs = nil },
-		"1 of 2 environments set it":        env(func(c *EnvConfig) { c.Ratio = ratio(1) }),
-		"envs.catch.ratio = -1":             env(func(c *EnvConfig) { c.Ratio = ratio(-1) }),
-		"envs.catch.group_size = 0":         env(func(c *EnvConfig) { c.GroupSize = 0 }),
+		"":                                       func(*sections) {},
+		"emitter.permits = 19: at least":         func(s *sections) { s.cfg.Permits = 19 },
+		"run.max_steps = 0":                      func(s *sections) { s.run.MaxSteps = 0 },
+		"emitter.env_lost = 5s":                  func(s *sections) { s.cfg.EnvLost = pipeline.Duration(5 * time.Second) },
+		"no environments":                        func(s *sections) { s.envs = nil },
+		"1 of 2 environments set it":             env(func(c *EnvConfig) { c.Ratio = ratio(1) }),
+		"envs.catch.ratio = -1":                  env(func(c *EnvConfig) { c.Ratio = ratio(-1) }),
+		"envs.catch.group_size = 0":              env(func(c *EnvConfig) { c.GroupSize = 0 }),
 		"envs.catch.temperature = 0: 0.01 to 10": env(func(c *EnvConfig) { c.Temperature = 0 }),
-		"envs.catch.top_p = 0.9":            env(func(c *EnvConfig) { c.TopP = 0.9 }),
-		"above run.seq_len = 64":            env(func(c *EnvConfig) { c.MaxRolloutTokens = 65 }),
+		"envs.catch.top_p = 0.9":                 env(func(c *EnvConfig) { c.TopP = 0.9 }),
+		"above run.seq_len = 64":                 env(func(c *EnvConfig) { c.MaxRolloutTokens = 65 }),
 		"envs.catch.group_timeout = 40s": env(func(c *EnvConfig) {
 			c.Timeout, c.GroupTimeout = pipeline.Duration(10*time.Second), pipeline.Duration(40*time.Second)
 		}),

@@ -28,6 +28,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/prl-project/prl/pipeline"
@@ -110,6 +111,17 @@ func (c *Core) Open() int { return len(c.open) }
 
 // Done reports whether the run has ended: the final version is there, and every group has its outcome.
 func (c *Core) Done() bool { return c.final && len(c.open) == 0 }
+
+// Waiting says what must come before the first task.
+func (c *Core) Waiting() string {
+	if c.version < 0 {
+		return "policy version 0 (of --stage trainer)"
+	}
+	if missing := c.tables.Missing(); len(missing) > 0 {
+		return fmt.Sprintf("servers of the environments %s (--stage envserver --env NAME)", strings.Join(missing, ", "))
+	}
+	return ""
+}
 
 // Table takes a PolicyVersion, an EnvInfo or a StageState.
 func (c *Core) Table(r pipeline.Record) error {

@@ -95,3 +95,24 @@ func TestTimeInWhichTheEmitterWasDownDoesNotAge(t *testing.T) {
 		t.Errorf("the emitter ran for %d ms", ran)
 	}
 }
+
+// TestWaiting names what is missing, one thing after the other.
+func TestWaiting(t *testing.T) {
+	w := newWorld(t, testRun(), DefaultConfig(), testEnvs())
+	for _, c := range []struct {
+		come schemas.Record
+		want string
+	}{
+		{nil, "policy version 0 (of --stage trainer)"},
+		{policy(0, false), "servers of the environments catch, wordle (--stage envserver --env NAME)"},
+		{info("catch", 10), "servers of the environments wordle (--stage envserver --env NAME)"},
+		{info("wordle", 10), ""},
+	} {
+		if c.come != nil {
+			w.table(c.come)
+		}
+		if got := w.core().Waiting(); got != c.want {
+			t.Errorf("waits for %q, want %q", got, c.want)
+		}
+	}
+}

@@ -7,7 +7,7 @@ type gradients struct {
 	flat []float32
 
 	dx, dhidden, dact, dnorm, dattn, dq, dkv []float32
-	vT, xT, p, ds, spare                              []float32
+	vT, xT, p, ds, spare                     []float32
 }
 
 // transposed says that the gradient is kept as [in × out]: the longer the rows of a product, the faster it is.

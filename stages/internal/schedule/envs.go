@@ -55,8 +55,17 @@ func (e Envs) Table(r pipeline.Record) {
 }
 
 // Announced reports whether every environment's EnvInfo has been read.
-func (e Envs) Announced() bool {
-	return !slices.ContainsFunc(e, func(env *Env) bool { return env.Info == nil })
+func (e Envs) Announced() bool { return len(e.Missing()) == 0 }
+
+// Missing names the environments that no server has announced yet.
+func (e Envs) Missing() []string {
+	var names []string
+	for _, env := range e {
+		if env.Info == nil {
+			names = append(names, env.Name)
+		}
+	}
+	return names
 }
 
 // Produced tells the queues where tasks went.
