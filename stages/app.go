@@ -52,8 +52,11 @@ func NewApp(cfg *Config, brokers []string, instance string, log *slog.Logger) (*
 // Close releases what the stages shared.
 func (a *App) Close() error { return a.Runtime.Blobs.Close() }
 
-// SetUp makes the run's topics or checks them.
+// SetUp makes the run's topics or checks them, and holds the process to the settings the run began with.
 func (a *App) SetUp(ctx context.Context) error {
+	if err := a.Config.agree(); err != nil {
+		return err
+	}
 	names := slices.Sorted(maps.Keys(a.Config.Envs))
 	for _, e := range a.Serve {
 		if !slices.Contains(names, e) {

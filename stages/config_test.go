@@ -63,6 +63,28 @@ func TestStagesNeedNoConfig(t *testing.T) {
 	}
 }
 
+// TestRunIsFixed starts a run again with the same and with other settings.
+func TestRunIsFixed(t *testing.T) {
+	dir := t.TempDir()
+	for set, want := range map[string]string{"": "", "run.seed = 1": "", "run.batch_size = 7": "run.batch_size = 7, but the run \"prl\" began with batch_size = 256"} {
+		cfg := DefaultConfig()
+		cfg.Dir = dir
+		if err := cfg.agree(); err != nil {
+			t.Fatal(err)
+		}
+		var sets []string
+		if set != "" {
+			sets = append(sets, set)
+		}
+		if err := pipeline.LoadConfig("", nil, sets, cfg); err != nil {
+			t.Fatal(err)
+		}
+		if err := cfg.agree(); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want %q", set, err, want)
+		}
+	}
+}
+
 func TestConfigErrorsNameFileAndLine(t *testing.T) {
 	for set, want := range map[string]string{
 		"envs.catch.group_size=0":     "envs.catch.group_size = 0: at least 1",
