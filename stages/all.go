@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/stages/emitter"
 	"github.com/prl-project/prl/stages/internal/progress"
+	"github.com/prl-project/prl/stages/trainer"
 )
 
 // endDeadline bounds the time after the final policy version in which nothing is decided, beyond the longest that a group
@@ -45,8 +48,23 @@ func (a *App) RunAll(ctx context.Context, out io.Writer) error {
 		return nil
 	}
 	fmt.Fprint(out, view.Summary(time.Since(start)))
+	model, err := a.exportFinal(ctx, &view.View)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "The model, as a Hugging Face folder:  %s\n", model)
 	fmt.Fprintf(out, "Ask it with SQL:  duckdb -cmd \"SET VARIABLE run = '%s'\" -cmd \".read deploy/duckdb/views.sql\"\n", a.Config.RunDir())
 	return nil
+}
+
+// exportFinal puts the last version where transformers loads it from.
+func (a *App) exportFinal(ctx context.Context, v *progress.View) (dir string, err error) {
+	version, _ := v.Final()
+	dir = filepath.Join(a.Config.RunDir(), fmt.Sprintf("model-%d", version))
+	if _, err := os.Stat(dir); err == nil {
+		return dir, nil
+	}
+	return dir, trainer.Export(ctx, a.Runtime, version, dir)
 }
 
 // runStages runs the stages until the view has seen the end.

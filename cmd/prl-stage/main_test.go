@@ -186,22 +186,39 @@ func audit(t *testing.T, dir, run string, sets ...string) {
 	t.Logf("audited %d groups, %d rollouts, %d packed, %d versions", report.Groups, report.Rollouts, report.Packed, report.Versions)
 }
 
-// logged waits for a log line that holds message and returns the value behind key in it.
-func (p *process) logged(t *testing.T, message, key string) string {
+// printed waits until standard output holds text.
+func (p *process) printed(t *testing.T, text string) {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
-	for {
+	p.await(t, text, func() bool { return strings.Contains(p.text(&p.stdout), text) })
+}
+
+// logged waits for a log line that holds message and returns the value behind key in it.
+func (p *process) logged(t *testing.T, message, key string) (value string) {
+	t.Helper()
+	p.await(t, message, func() bool {
 		for line := range strings.SplitSeq(p.text(&p.stderr), "\n") {
 			if _, after, ok := strings.Cut(line, key); ok && strings.Contains(line, message) {
-				value, _, _ := strings.Cut(after, " ")
-				return strings.TrimSpace(value)
+				value, _, _ = strings.Cut(after, " ")
+				value = strings.TrimSpace(value)
+				return true
 			}
 		}
+		return false
+	})
+	return value
+}
+
+func (p *process) await(t *testing.T, what string, there func() bool) {
+	t.Helper()
+	deadline := time.After(time.Minute)
+	for !there() {
 		select {
 		case <-deadline:
-			t.Fatalf("no log line says %q", message)
+			t.Fatalf("the process never said %q", what)
 		case <-p.done:
-			t.Fatalf("the process ended and never said %q", message)
+			if !there() {
+				t.Fatalf("the process ended and never said %q", what)
+			}
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

@@ -2,7 +2,10 @@ package main
 
 import (
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -106,5 +109,28 @@ func TestDistributed(t *testing.T) {
 	summary := startStage(t, nil, common("all", more...)...).ended(t, runDeadline)
 	if got := finalWeights(t, summary); got != want {
 		t.Errorf("weights %s in separate processes, %s in one", got, want)
+	}
+}
+
+// TestStopAndGoOn stops the pipeline with SIGTERM: it exits without an error, and the same command goes on to the weights
+// of a run that was never stopped. A model folder lies there at the end.
+func TestStopAndGoOn(t *testing.T) {
+	dir := t.TempDir()
+	p := all(t, dir, nil, "run.max_steps=4")
+	p.printed(t, "step 1/4")
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if out := p.ended(t, runDeadline); !strings.Contains(out, "the same command goes on") {
+		t.Fatalf("the run ended before the signal:\n%s", out)
+	}
+	got := finalWeights(t, all(t, dir, nil, "run.max_steps=4").ended(t, runDeadline))
+	if want := finalWeights(t, all(t, t.TempDir(), nil, "run.max_steps=4").ended(t, runDeadline)); got != want {
+		t.Errorf("weights %s after a stop, %s without", got, want)
+	}
+	for _, name := range []string{"config.json", "model.safetensors", "tokenizer.json"} {
+		if _, err := os.Stat(filepath.Join(dir, "test", "model-4", name)); err != nil {
+			t.Error(err)
+		}
 	}
 }
