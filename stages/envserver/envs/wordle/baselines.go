@@ -80,37 +80,43 @@ func (w *Wordle) rank(answers []string) []ranked {
 
 // blind is a sequence of guesses that does not depend on what is seen, and its mean reward.
 func (w *Wordle) blind(words []ranked, answers []string) (sequence []string, reward float64) {
-	weights := w.cfg.Weights
 	words = words[:min(blindWords, len(words))]
-	letters := make([]float64, len(answers)) // worth of the best guess so far
+	games := make([]known, len(answers)) // what each game has told so far
 	solved := make([]bool, len(answers))
-	worth := func(guess string, i int) float64 {
-		if solved[i] {
-			return 0
-		}
-		marks := feedback(guess, answers[i])
-		return (weights.Green*float64(count(marks, green)) + weights.Yellow*float64(count(marks, yellow))) / length
-	}
-	total := float64(len(answers)) * (weights.Valid + weights.Spelling) // only words are guessed
+	total := float64(len(answers)) * (w.cfg.Weights.Valid + w.cfg.Weights.Spelling) // only words are guessed
 	for range w.cfg.Guesses {
 		most, next := -1.0, ""
 		for _, candidate := range words {
 			var gain float64
 			for i, answer := range answers {
-				gain += max(0, worth(candidate.word, i)-letters[i]) + weights.Solved*env.Bool(candidate.word == answer && !solved[i])
+				if !solved[i] {
+					gain += w.worth(games[i], candidate.word, answer) - w.worth(games[i], "", answer)
+				}
 			}
 			if gain > most {
 				most, next = gain, candidate.word
 			}
 		}
 		for i, answer := range answers {
-			letters[i] = max(letters[i], worth(next, i))
-			solved[i] = solved[i] || answer == next
+			if !solved[i] {
+				games[i].add(hint{next, feedback(next, answer)})
+				solved[i] = answer == next
+			}
 		}
 		total += most
 		sequence = append(sequence, next)
 	}
 	return sequence, total / float64(len(answers))
+}
+
+// worth is the reward of a game that has told k, after one more guess, or as it is without one; what every word brings is
+// left out.
+func (w *Wordle) worth(k known, guess, answer string) float64 {
+	if guess != "" {
+		k.add(hint{guess, feedback(guess, answer)})
+	}
+	greens, yellows := k.shares()
+	return w.cfg.Weights.Green*greens + w.cfg.Weights.Yellow*yellows + w.cfg.Weights.Solved*env.Bool(guess == answer)
 }
 
 func (w *Wordle) random(answers []string) float64 {

@@ -49,23 +49,20 @@ func (g *game) guess(text string) (h hint, refusal string) {
 // over reports whether the game is.
 func (g *game) over() bool { return g.solved || g.turns >= g.cfg.Guesses }
 
-// best is the share of green and of yellow letters in the guess for which they are worth most.
-func (g *game) best() (greens, yellows float64) {
-	most := -1.0
+// shares are the shares of the answer's letters that the accepted guesses have found in place, and elsewhere.
+func (g *game) shares() (greens, yellows float64) {
+	var k known
 	for _, h := range g.hints {
-		hereGreens, hereYellows := float64(count(h.marks, green))/length, float64(count(h.marks, yellow))/length
-		if worth := g.cfg.Weights.Green*hereGreens + g.cfg.Weights.Yellow*hereYellows; worth > most {
-			most, greens, yellows = worth, hereGreens, hereYellows
-		}
+		k.add(h)
 	}
-	return greens, yellows
+	return k.shares()
 }
 
 // Score implements [env.Episode]. A game without a guess has 0 in every component.
 func (g *game) Score(context.Context) (env.Score, error) {
 	w := g.cfg.Weights
 	turns := float64(max(g.turns, 1))
-	greens, yellows := g.best()
+	greens, yellows := g.shares()
 	stop := "lost"
 	if g.solved {
 		stop = "solved"

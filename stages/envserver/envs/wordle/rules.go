@@ -64,6 +64,42 @@ func (h hint) String() string {
 	return string(b)
 }
 
+// known is what hints tell together.
+type known struct {
+	place  [length]byte // letter that is green there; 0 for none
+	marked [26]int      // how often a hint marked the letter green or yellow, at most
+}
+
+func (k *known) add(h hint) {
+	var marked [26]int
+	for i, m := range h.marks {
+		if m == grey {
+			continue
+		}
+		c := h.guess[i] - 'a'
+		if marked[c]++; m == green {
+			k.place[i] = h.guess[i]
+		}
+		k.marked[c] = max(k.marked[c], marked[c])
+	}
+}
+
+// shares are the shares of the answer's letters that are known in place, and that are known to be elsewhere.
+func (k *known) shares() (greens, yellows float64) {
+	var placed [26]int
+	inPlace, letters := 0, 0
+	for _, letter := range k.place {
+		if letter != 0 {
+			placed[letter-'a']++
+			inPlace++
+		}
+	}
+	for c, n := range k.marked {
+		letters += max(n, placed[c])
+	}
+	return float64(inPlace) / length, float64(letters-inPlace) / length
+}
+
 // breaks says which rule of hard mode a guess breaks with respect to an earlier hint; empty if none. Green letters stay where
 // they are, and a letter is used at least as often as it was green or yellow. (As in the game itself, a yellow letter may be
 // tried again where it was, and a grey one anywhere.)

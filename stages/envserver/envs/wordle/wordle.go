@@ -18,8 +18,8 @@
 // one. The reply is the guess. Full prompt: the rules as system message, and sentences; the guess may stand in <guess></guess>
 // (the last one counts) after any text. With tool = true guesses come as calls of the tool Guess, and anything else is refused.
 //
-// Reward components, each from 0 to 1, with weights from the configuration: "solved"; "green" and "yellow", the share of such
-// letters in the best guess (by weighted sum of the two; the solution has five greens); "valid", the share of guesses that were
+// Reward components, each from 0 to 1, with weights from the configuration: "solved"; "green" and "yellow", the shares of the
+// answer's letters that all guesses together have found in place, and elsewhere (the solution has five greens); "valid", the share of guesses that were
 // words and within the rules; "spelling", the mean share of a guess that begins some word (weight 0: a figure to look at, unless
 // it is given one to lead a model that does not know a word). Metrics: "turns", "not_words", "refused" (hard mode).
 // char_rewards = true also says which characters earned them: a letter gets a fifth of the weights of spelling (while it

@@ -174,6 +174,7 @@ func TestCompactGame(t *testing.T) {
 		{easy, "qqqqq cran craned crane", ". x x x", "solved", 1, 1, 0, 0.25, 0},
 		{easy, "sloth sloth sloth sloth sloth sloth", ". ..... ..... ..... ..... .....", "lost", 0, 0, 0, 1, 0},
 		{easy, "trace brave sloth sloth sloth sloth", ". .ggyg .gg.g ..... ..... .....", "lost", 0, 0.6, 0.2, 1, 0},
+		{easy, "chase lunar sloth sloth sloth sloth", ". g.g.g ..yyy ..... ..... .....", "lost", 0, 0.6, 0.4, 1, 0}, // what both found
 		{hard, "crate sloth crane", ". ggg.g x", "solved", 1, 1, 0, 2. / 3, 1},
 		{easy, "crate sloth crane", ". ggg.g .....", "solved", 1, 1, 0, 1, 0},
 	} {
