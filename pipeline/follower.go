@@ -41,7 +41,7 @@ func (rt *Runtime) Follow(topics ...string) (*Follower, error) {
 // Close ends the following.
 func (f *Follower) Close() { f.cl.Close() }
 
-// Load reads everything that was committed when it was called.
+// Load reads everything that was committed when it was called. It gives up where nothing more comes for a while.
 func (f *Follower) Load(ctx context.Context) ([]Record, error) {
 	ends, err := kadm.NewClient(f.cl).ListCommittedOffsets(ctx, f.topics...)
 	if err == nil {
@@ -52,12 +52,15 @@ func (f *Follower) Load(ctx context.Context) ([]Record, error) {
 	}
 	var all []Record
 	for !f.reached(ends) {
-		recs, err := f.Poll(ctx)
+		poll, cancel := context.WithTimeout(ctx, restoreDeadline)
+		recs, err := f.Poll(poll)
+		waited := poll.Err()
+		cancel()
 		if err != nil {
 			return nil, err
 		}
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("read %v to their ends: %w", f.topics, ctx.Err())
+		if waited != nil && len(recs) == 0 {
+			return nil, fmt.Errorf("read %v to their ends: %w", f.topics, waited)
 		}
 		all = append(all, recs...)
 	}

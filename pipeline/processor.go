@@ -119,9 +119,7 @@ func (p *Processor) session(ctx context.Context) (err error) {
 	if err := s.fence(ctx); err != nil {
 		return err
 	}
-	load, cancel := context.WithTimeout(ctx, restoreDeadline)
-	defer cancel()
-	if p.table, err = newTable(load, p.rt, p.cfg.Tables); err != nil {
+	if p.table, err = newTable(ctx, p.rt, p.cfg.Tables); err != nil {
 		return err
 	}
 	defer p.table.close()

@@ -13,7 +13,7 @@ import (
 // maxGap is how many records that are not wanted are read over rather than sought over.
 const maxGap = 200
 
-// restoreDeadline bounds every wait for more of a state record or of the unfinished records.
+// restoreDeadline bounds every wait for more of what a start has to read.
 const restoreDeadline = 30 * time.Second
 
 // readOffsets reads records at exact offsets (in order) of one partition. It reads uncommitted ones too: that a
@@ -73,8 +73,6 @@ func (rt *Runtime) readRun(ctx context.Context, topic string, partition int32, o
 // newestState finds the newest committed state record of a partition by reading the stage's state from the start, for
 // a group that has forgotten its offsets. any says whether the stage has written any state at all.
 func (rt *Runtime) newestState(ctx context.Context, stage, topic string, partition int32) (at int64, found, any bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, restoreDeadline)
-	defer cancel()
 	f, err := rt.Follow(TopicState)
 	if err != nil {
 		return 0, false, false, err

@@ -23,9 +23,6 @@ import (
 // may be open.
 const endDeadline = 5 * time.Minute
 
-// viewDeadline bounds the reading of what a run has done before.
-const viewDeadline = 2 * time.Minute
-
 // RunAll runs every stage in this process until the run has ended or ctx does, showing its progress on out. Started
 // again, it goes on where it stopped. The sink stops last, so that everything can be queried.
 func (a *App) RunAll(ctx context.Context, out io.Writer) error {
@@ -134,9 +131,7 @@ func (a *App) view(ctx context.Context) (*view, error) {
 	for _, e := range a.Config.Evals {
 		v.patience = max(v.patience, endDeadline+time.Duration(e.GroupTimeout))
 	}
-	load, cancel := context.WithTimeout(ctx, viewDeadline)
-	defer cancel()
-	recs, err := f.Load(load)
+	recs, err := f.Load(ctx)
 	if err != nil {
 		f.Close()
 		return nil, fmt.Errorf("read what the run has done so far: %w", err)
