@@ -17,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/prl-project/prl/schemas"
 )
@@ -208,6 +209,36 @@ func TestAbortRestoresCores(t *testing.T) {
 			noMore(t, rt, TopicSamples, groups)
 		})
 	}
+}
+
+// TestOlderBroker runs on a broker that must be told which offsets belong to a transaction (before KIP-890).
+func TestOlderBroker(t *testing.T) {
+	rt, cluster := testRuntime(t, kfake.MaxVersions(kversion.V3_6_0()))
+	told := make(chan struct{}, 1000)
+	cluster.ControlKey(int16(kmsg.AddOffsetsToTxn), func(kmsg.Request) (kmsg.Response, error, bool) {
+		cluster.KeepControl()
+		told <- struct{}{}
+		return nil, nil, false
+	})
+	stop := start(t, rt, toyConfig())
+	const groups = 20
+	for i := range 2 * groups {
+		produce(t, rt, trace(int64(i/2), i%2))
+	}
+	oncePerGroup(t, committed(t, rt, TopicSamples, groups), groups)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if len(told) == 0 {
+		t.Error("the broker was told nothing")
+	}
+	stop = start(t, rt, toyConfig()) // what was committed holds
+	produce(t, rt, trace(groups, 0), trace(groups, 1))
+	oncePerGroup(t, committed(t, rt, TopicSamples, groups+1), groups+1)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	noMore(t, rt, TopicSamples, groups+1)
 }
 
 // refuseOnce answers the nth request of a kind with an error; the channel closes when it did.
