@@ -39,17 +39,6 @@ func feedback(guess, answer string) [length]mark {
 	return marks
 }
 
-// count is how many of the marks are m.
-func count(marks [length]mark, m mark) int {
-	n := 0
-	for _, v := range marks {
-		if v == m {
-			n++
-		}
-	}
-	return n
-}
-
 // hint is a guess and what it told.
 type hint struct {
 	guess string
