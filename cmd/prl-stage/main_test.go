@@ -186,12 +186,6 @@ func audit(t *testing.T, dir, run string, sets ...string) {
 	t.Logf("audited %d groups, %d rollouts, %d packed, %d versions", report.Groups, report.Rollouts, report.Packed, report.Versions)
 }
 
-// printed waits until standard output holds text.
-func (p *process) printed(t *testing.T, text string) {
-	t.Helper()
-	p.await(t, text, func() bool { return strings.Contains(p.text(&p.stdout), text) })
-}
-
 // logged waits for a log line that holds message and returns the value behind key in it.
 func (p *process) logged(t *testing.T, message, key string) (value string) {
 	t.Helper()

@@ -116,20 +116,23 @@ func TestDistributed(t *testing.T) {
 // of a run that was never stopped. A model folder lies there at the end.
 func TestStopAndGoOn(t *testing.T) {
 	dir := t.TempDir()
-	p := all(t, dir, nil, "run.max_steps=4")
-	p.printed(t, "step 1/4")
+	p := all(t, dir, nil, "run.max_steps=6")
+	p.await(t, "the weights of version 2", func() bool {
+		weights, err := filepath.Glob(filepath.Join(dir, "test", "blobs", "weights", "*"))
+		return err == nil && len(weights) > 2
+	})
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	if out := p.ended(t, runDeadline); !strings.Contains(out, "the same command goes on") {
 		t.Fatalf("the run ended before the signal:\n%s", out)
 	}
-	got := finalWeights(t, all(t, dir, nil, "run.max_steps=4").ended(t, runDeadline))
-	if want := finalWeights(t, all(t, t.TempDir(), nil, "run.max_steps=4").ended(t, runDeadline)); got != want {
+	got := finalWeights(t, all(t, dir, nil, "run.max_steps=6").ended(t, runDeadline))
+	if want := finalWeights(t, all(t, t.TempDir(), nil, "run.max_steps=6").ended(t, runDeadline)); got != want {
 		t.Errorf("weights %s after a stop, %s without", got, want)
 	}
 	for _, name := range []string{"config.json", "model.safetensors", "tokenizer.json"} {
-		if _, err := os.Stat(filepath.Join(dir, "test", "model-4", name)); err != nil {
+		if _, err := os.Stat(filepath.Join(dir, "test", "model-6", name)); err != nil {
 			t.Error(err)
 		}
 	}
