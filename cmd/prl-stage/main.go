@@ -190,13 +190,13 @@ func runOne(ctx context.Context, f flags, cfg *stages.Config, stage stages.Stage
 		}()
 		instance = name
 	}
-	log = log.With("stage", stage.Name, "instance", instance)
+	log = log.With("instance", instance)
 	return withApp(ctx, f, cfg, cfg.Brokers, instance, log, func(ctx context.Context, a *stages.App) error {
 		runner, err := stage.New(a, stage)
 		if err != nil {
 			return err
 		}
-		log.Info("stage runs", "run", cfg.Run.Name, "brokers", cfg.Brokers)
+		log.Info("stage runs", "stage", stage.Name, "run", cfg.Run.Name, "brokers", cfg.Brokers)
 		return runner.Run(ctx)
 	})
 }
