@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kadm"
 )
 
 // lines is a log that can be waited for.
@@ -79,8 +80,8 @@ func TestReadyOnceJoined(t *testing.T) {
 	}
 }
 
-// TestLeaveGivesPartitionsUp stops one of two instances for good: the other gets its partitions without waiting for the
-// session to end, and finishes what it had open.
+// TestLeaveGivesPartitionsUp stops an instance for good: its group has no member left, and another one finishes what it
+// had open.
 func TestLeaveGivesPartitionsUp(t *testing.T) {
 	rt, cluster := testRuntime(t)
 	rt.Leave = true
@@ -89,6 +90,18 @@ func TestLeaveGivesPartitionsUp(t *testing.T) {
 	committed(t, rt, TopicSamples, 1)
 	if err := stop(); err != nil {
 		t.Fatal(err)
+	}
+	cl, err := rt.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	groups, err := kadm.NewClient(cl).DescribeGroups(t.Context(), rt.TopicName("scorer"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if members := groups[rt.TopicName("scorer")].Members; len(members) > 0 {
+		t.Errorf("%d members are left in the group", len(members))
 	}
 	other := runtimeFor(t, cluster.ListenAddrs(), "two")
 	stop = start(t, other, toyConfig())
