@@ -57,17 +57,18 @@ func TestInvariant_Determinism(t *testing.T) {
 // TestInvariant_SIGKILLAnywhere kills the whole pipeline at ten moments, one after the other in one run: at places where
 // a crash would hurt most, and at moments of no choosing. It ends with the weights of a run that was never killed.
 func TestInvariant_SIGKILLAnywhere(t *testing.T) {
-	want := finalWeights(t, all(t, t.TempDir(), nil).ended(t, runDeadline))
+	const steps = "run.max_steps=16" // enough for ten kills on a fast machine
+	want := finalWeights(t, all(t, t.TempDir(), nil, steps).ended(t, runDeadline))
 	dir := t.TempDir()
 	for _, place := range []string{
 		"packer.before-commit:2", "trainer.after-weights:2", "scorer.before-commit:3", "emitter.before-commit:2",
 		"trainer.after-publish:1", "packer.after-commit:1",
 	} {
-		all(t, dir, []string{"PRL_CRASH_AT=" + place}).killed(t, runDeadline)
+		all(t, dir, []string{"PRL_CRASH_AT=" + place}, steps).killed(t, runDeadline)
 	}
 	rng := rand.New(rand.NewPCG(3, uint64(time.Now().UnixNano())))
 	for range 4 {
-		p := all(t, dir, nil)
+		p := all(t, dir, nil, steps)
 		wait := time.Duration(300+rng.IntN(1200)) * time.Millisecond
 		select {
 		case <-time.After(wait): // the fault itself: a kill at a moment of no choosing
@@ -79,11 +80,11 @@ func TestInvariant_SIGKILLAnywhere(t *testing.T) {
 		}
 		p.killed(t, runDeadline)
 	}
-	got := finalWeights(t, all(t, dir, nil).ended(t, runDeadline))
+	got := finalWeights(t, all(t, dir, nil, steps).ended(t, runDeadline))
 	if got != want {
 		t.Errorf("weights %s after the kills, %s without", got, want)
 	}
-	audit(t, dir, "test")
+	audit(t, dir, "test", steps)
 }
 
 // TestDistributed runs every stage as a process of its own against --stage broker.
