@@ -1,12 +1,15 @@
-// Command summary reads `go test -json` on standard input, prints what failed and, last, how many tests passed, failed
-// and were skipped. It exits with 1 where something failed.
+// Command summary reads `go test -json` on standard input, prints what failed and, last, which tests were skipped, why,
+// and how many passed, failed and were skipped. It exits with 1 where something failed.
 package main
 
 import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -17,6 +20,7 @@ type event struct {
 
 func main() {
 	output := map[string][]string{}
+	skips := map[string][]string{} // names by reason
 	passed, failed, skipped := 0, 0, 0
 	in := bufio.NewScanner(os.Stdin)
 	in.Buffer(nil, 64<<20)
@@ -37,7 +41,8 @@ func main() {
 				passed++
 			} else {
 				skipped++
-				fmt.Printf("skip  %s: %s", name, strings.Join(output[name], ""))
+				why := reason(output[name])
+				skips[why] = append(skips[why], name)
 			}
 			delete(output, name)
 		case "fail", "build-fail":
@@ -52,8 +57,31 @@ func main() {
 		fmt.Println("reading the test output:", err)
 		failed++
 	}
+	for _, why := range slices.Sorted(maps.Keys(skips)) {
+		fmt.Printf("skipped: %s\n", why)
+		for _, name := range skips[why] {
+			fmt.Printf("      %s\n", name)
+		}
+	}
 	fmt.Printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped)
 	if failed > 0 {
 		os.Exit(1)
 	}
+}
+
+// place is what `go test` puts before what a test says.
+var place = regexp.MustCompile(`^\S+\.go:\d+: `)
+
+// reason is what a test said, without where and without the lines of `go test`.
+func reason(output []string) string {
+	var said []string
+	for _, line := range output {
+		if text := strings.TrimSpace(line); text != "" && !strings.HasPrefix(text, "=== ") && !strings.HasPrefix(text, "--- ") {
+			said = append(said, place.ReplaceAllString(text, ""))
+		}
+	}
+	if len(said) == 0 {
+		return "no reason given"
+	}
+	return strings.Join(said, " ")
 }
