@@ -125,13 +125,17 @@ func ordered(t any, n *int) any {
 
 // Encode gives the single-object encoding of r in the newest version of its schema. Equal records give equal bytes.
 func Encode(r Record) ([]byte, error) {
+	return AppendBinary(append(make([]byte, 0, 512), registry().newest[r.SchemaName()].plain...), r)
+}
+
+// AppendBinary appends the Avro binary encoding of r in the newest version of its schema, which names no schema, to b.
+func AppendBinary(b []byte, r Record) ([]byte, error) {
 	c := registry().newest[r.SchemaName()]
-	buf := append(make([]byte, 0, 512), c.plain...)
-	buf, err := c.writer.BinaryFromNative(buf, r.native())
+	b, err := c.writer.BinaryFromNative(b, r.native())
 	if err != nil {
 		return nil, fmt.Errorf("encode %s: %w", c.name, err)
 	}
-	return buf, nil
+	return b, nil
 }
 
 // Decode reads a single-object encoding of any version of any record and validates it. Tensors and bytes of the record
@@ -143,14 +147,43 @@ func Decode(b []byte) (Record, error) {
 	fingerprint := binary.LittleEndian.Uint64(b[2:])
 	c, ok := registry().byFingerprint[fingerprint]
 	if !ok {
-		return nil, fmt.Errorf("schema %016x is not one this version of prl knows", fingerprint)
+		return nil, errUnknown(fingerprint)
 	}
-	r, err := c.read(b[10:])
+	return Version{c}.Decode(b[10:])
+}
+
+func errUnknown(fingerprint uint64) error {
+	return fmt.Errorf("schema %016x is not one this version of prl knows", fingerprint)
+}
+
+// A Version is one version of one record's schema.
+type Version struct{ codec *codec }
+
+// FindVersion finds the version whose canonical form a schema has, given as JSON. A schema of any other form is an error
+// that names its fingerprint, even if Avro could resolve it: only of the kept ones it is known that they read right.
+func FindVersion(schema string) (Version, error) {
+	kept := registry().byFingerprint
+	avro, err := goavro.NewCodec(schema)
+	if err != nil {
+		return Version{}, fmt.Errorf("not an Avro schema: %w", err)
+	}
+	c, ok := kept[avro.Rabin]
+	if !ok {
+		name := avro.TypeName()
+		return Version{}, fmt.Errorf("%s: %w", name.String(), errUnknown(avro.Rabin))
+	}
+	return Version{c}, nil
+}
+
+// Decode reads an Avro binary encoding that was written with this version and validates the record. Tensors and bytes of
+// the record share b's memory.
+func (v Version) Decode(b []byte) (Record, error) {
+	r, err := v.codec.read(b)
 	if err != nil {
 		return nil, err
 	}
 	if err := r.Validate(); err != nil {
-		return nil, fmt.Errorf("invalid %s: %w", c.name, err)
+		return nil, fmt.Errorf("invalid %s: %w", v.codec.name, err)
 	}
 	return r, nil
 }
@@ -193,6 +226,12 @@ func Schema(name string) (string, error) {
 		return "", fmt.Errorf("no record is named %q", name)
 	}
 	return c.avro.Schema(), nil
+}
+
+// FullName is the name of a record with the namespace of its schema.
+func FullName(r Record) string {
+	name := registry().newest[r.SchemaName()].avro.TypeName()
+	return name.String()
 }
 
 // Tensors calls visit with the path and a pointer to the bytes of every tensor of r.

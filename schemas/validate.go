@@ -1,6 +1,7 @@
 package schemas
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -71,7 +72,9 @@ func (r *Trace) Validate() error {
 		if err != nil {
 			return err
 		}
-		if err := finite(fmt.Sprintf("nodes.%d.logprobs", i), n.Logprobs); err != nil {
+		prefix := "nodes." + strconv.Itoa(i) + "."
+		if err := errors.Join(zeroOrOne(prefix+"mask", n.Mask), finite(prefix+"logprobs", n.Logprobs),
+			finite(prefix+"token_rewards", n.TokenRewards), finite(prefix+"ref_logprobs", n.RefLogprobs)); err != nil {
 			return err
 		}
 		last := -1
@@ -114,7 +117,7 @@ func (r *SampleGroup) Validate() error {
 		if n == 0 {
 			return fmt.Errorf("%stoken_ids is empty", prefix)
 		}
-		if err := finite(prefix+"advantages", s.Advantages); err != nil {
+		if err := trainable(prefix, s.Mask, s.Logprobs, s.Advantages, s.Temperatures); err != nil {
 			return err
 		}
 	}
@@ -150,7 +153,7 @@ func (r *MicroBatch) Validate() error {
 	if len(r.SeqLens) > 0 && sum != n {
 		return fmt.Errorf("seq_lens sum to %d, there are %d tokens", sum, n)
 	}
-	return nil
+	return trainable("", r.Mask, r.Logprobs, r.Advantages, r.Temperatures)
 }
 
 // Validate checks the record's coordinates.
@@ -218,6 +221,20 @@ func (r *MetricPoint) Validate() error {
 }
 
 func isFinite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
+
+// trainable checks the values a loss is made of.
+func trainable(prefix string, mask Uint8s, logprobs, advantages, temperatures Float32s) error {
+	return errors.Join(zeroOrOne(prefix+"mask", mask), finite(prefix+"logprobs", logprobs), finite(prefix+"advantages", advantages), finite(prefix+"temperatures", temperatures))
+}
+
+func zeroOrOne(path string, mask Uint8s) error {
+	for i, v := range mask {
+		if v > 1 {
+			return fmt.Errorf("%s: element %d is %d, neither 0 nor 1", path, i, v)
+		}
+	}
+	return nil
+}
 
 func finite(path string, t Float32s) error {
 	for i := range t.Len() {

@@ -42,7 +42,10 @@ func TestValidate_Trace(t *testing.T) {
 		{"odd bytes", func(r *Trace) { r.Nodes[0].TokenIDs = r.Nodes[0].TokenIDs[:7] }, "nodes.0.token_ids: 7 bytes"},
 		{"short mask", func(r *Trace) { r.Nodes[1].Mask = r.Nodes[1].Mask[:1] }, "nodes.1.mask has 1"},
 		{"no logprobs", func(r *Trace) { r.Nodes[1].Logprobs = nil }, "nodes.1.logprobs has 0"},
-		{"logprob NaN", func(r *Trace) { r.Nodes[0].Logprobs = nan }, "element 0 is NaN"},
+		{"logprob NaN", func(r *Trace) { r.Nodes[0].Logprobs = nan }, "nodes.0.logprobs: element 0 is NaN"},
+		{"token reward NaN", func(r *Trace) { r.Nodes[0].TokenRewards = nan }, "nodes.0.token_rewards: element 0 is NaN"},
+		{"teacher NaN", func(r *Trace) { r.Nodes[0].RefLogprobs = nan }, "nodes.0.ref_logprobs: element 0 is NaN"},
+		{"mask above 1", func(r *Trace) { r.Nodes[0].Mask = []byte{0, 2} }, "nodes.0.mask: element 1 is 2"},
 		{"short token rewards", func(r *Trace) { r.Nodes[0].TokenRewards = nan[:4] }, "token_rewards has 1"},
 		{"short teacher", func(r *Trace) { r.Nodes[0].RefLogprobs = nan[:4] }, "ref_logprobs has 1"},
 		{"version past the end", func(r *Trace) { r.Nodes[0].Versions[1].Offset = 2 }, "token 2 of 2"},
@@ -89,6 +92,9 @@ func TestValidate_SampleGroup(t *testing.T) {
 		{"empty sample", func(r *SampleGroup) { r.Samples[0] = Sample{} }, "empty"},
 		{"short advantages", func(r *SampleGroup) { r.Samples[0].Advantages = r.Samples[0].Advantages[:4] }, "advantages has 1"},
 		{"short temperatures", func(r *SampleGroup) { r.Samples[0].Temperatures = nil }, "temperatures has 0"},
+		{"mask above 1", func(r *SampleGroup) { r.Samples[0].Mask = []byte{0, 255} }, "samples.0.mask: element 1 is 255"},
+		{"logprob NaN", func(r *SampleGroup) { r.Samples[0].Logprobs = PackFloat32s([]float32{0, float32(math.NaN())}) }, "element 1 is NaN"},
+		{"infinite temperature", func(r *SampleGroup) { r.Samples[0].Temperatures = PackFloat32s([]float32{1, float32(math.Inf(1))}) }, "temperatures: element 1"},
 		{"infinite advantage", func(r *SampleGroup) { r.Samples[0].Advantages = PackFloat32s([]float32{0, float32(math.Inf(1))}) }, "element 1 is +Inf"},
 	})
 }
@@ -108,6 +114,8 @@ func TestValidate_MicroBatch(t *testing.T) {
 		{"sum of lengths", func(r *MicroBatch) { r.SeqLens = PackInt32s([]int32{2, 2}) }, "sum to 4"},
 		{"empty sample", func(r *MicroBatch) { r.SeqLens = PackInt32s([]int32{3, 0}) }, "sample 1 has 0"},
 		{"negative length", func(r *MicroBatch) { r.SeqLens = PackInt32s([]int32{4, -1}) }, "sample 1 has -1"},
+		{"mask above 1", func(r *MicroBatch) { r.Mask = []byte{0, 1, 3} }, "mask: element 2 is 3"},
+		{"advantage NaN", func(r *MicroBatch) { r.Advantages = PackFloat32s([]float32{0, float32(math.NaN()), 0}) }, "advantages: element 1 is NaN"},
 		{"odd lengths", func(r *MicroBatch) { r.SeqLens = r.SeqLens[:5] }, "seq_lens: 5 bytes"},
 	})
 	if err := (&MicroBatch{Step: 1, Ranks: 1, Count: 1}).Validate(); err != nil {
