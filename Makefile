@@ -6,11 +6,15 @@ SHELL := bash
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 RACE := ./pipeline/... ./stages/...
 CONFIG ?= configs/demo.toml
+NODES ?= 1
+KAFKA := .cache/kafka
+PYTHON := .cache/python
+KAFKA_RUNS = ps -p "$$(cat $(KAFKA)/pid 2>/dev/null || echo 0)" -o comm= 2>/dev/null | grep -q prl-kafka
 
-.PHONY: help build run test race fuzz bench lint generate
+.PHONY: help build run test race fuzz bench lint generate chaos kafka kafka-stop python
 
 help: ## this list
-	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## the binary, bin/prl-stage
 	@go build -o bin/prl-stage ./cmd/prl-stage
@@ -18,9 +22,10 @@ build: ## the binary, bin/prl-stage
 run: build ## the whole pipeline on this machine: a language model learns three environments (CONFIG=…)
 	@bin/prl-stage --stage all --config $(CONFIG)
 
-test: ## all tests; needs a C compiler for the DuckDB ones
+test: ## all tests, on Apache Kafka too where Java and Maven are there; needs a C compiler for the DuckDB ones
 	@go vet ./...
-	@go test -json ./... | go run ./.ci/summary
+	@$(MAKE) -s python || echo 'no Python clients; the tests that want them say so'
+	@go run ./deploy/kafka/cmd --optional -- go test -json ./... | go run ./.ci/summary
 
 race: ## the packages with goroutines, under the race detector
 	@go test -race -short -json $(RACE) | go run ./.ci/summary
@@ -28,7 +33,10 @@ race: ## the packages with goroutines, under the race detector
 fuzz: ## every fuzz target for ten seconds
 	@for p in $$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u); do \
 	  for f in $$(grep -ho '^func Fuzz[A-Za-z0-9_]*' $$p/*_test.go | sed 's/func //'); do \
-	    go test -run '^$$' -fuzz "^$$f\$$" -fuzztime 10s $$p; done; done
+	    go test -run '^$$' -fuzz "^$$f\$$" -fuzztime 10s -fuzzminimizetime 1s $$p; done; done
+
+chaos: ## kills, stops and disturbs a run on Apache Kafka for MINUTES (20), then audits it (SEED=… NODES=1 or 3, 0 for the embedded broker)
+	@go run ./pipeline/chaos/cmd --minutes $(or $(MINUTES),20) --seed $(or $(SEED),1) --nodes $(if $(filter command line environment,$(origin NODES)),$(NODES),3)
 
 bench: ## the benchmarks
 	@go test -run '^$$' -bench . -benchmem ./...
@@ -38,6 +46,27 @@ lint: ## gofmt, vet, staticcheck
 	@go vet ./...
 	@go run $(STATICCHECK) ./...
 
-generate: ## Go types from the Avro schemas, and what the README repeats
+generate: ## Go types from the Avro schemas, what the README repeats, the table of ACLs
 	@go generate ./schemas
-	@go test ./stages -run TestREADME -update
+	@go test ./stages -run 'TestREADME|TestACLs' -update
+
+python: $(PYTHON)/installed ## the Python clients that tests hold prl against, in .cache/python; needs Python 3.9 or newer
+
+$(PYTHON)/installed: pipeline/interop/requirements.txt
+	@python3 -m venv --clear $(PYTHON)
+	@$(PYTHON)/bin/pip install -q --disable-pip-version-check -r $<
+	@touch $@
+
+kafka: ## Apache Kafka on localhost:9092 in the background (NODES=1 or 3); needs Java and Maven
+	@mkdir -p $(KAFKA); rm -f $(KAFKA)/out
+	@! $(KAFKA_RUNS) || { echo 'Kafka runs already; make kafka-stop ends it'; exit 1; }
+	@go build -o bin/prl-kafka ./deploy/kafka/cmd
+	@nohup bin/prl-kafka --nodes $(NODES) --port 9092 --dir $(KAFKA)/nodes-$(NODES) >$(KAFKA)/out 2>&1 </dev/null & echo $$! >$(KAFKA)/pid
+	@until grep -s ' answers at ' $(KAFKA)/out; do $(KAFKA_RUNS) || { cat $(KAFKA)/out; exit 1; }; sleep 0.2; done
+	@echo 'Use it:   bin/prl-stage --stage all --config configs/demo.toml --brokers localhost:9092'
+	@echo '          PRL_TEST_KAFKA_BROKERS=localhost:9092 go test ./pipeline/...'
+	@echo 'Stop it:  make kafka-stop    (the data stay in $(KAFKA)/nodes-$(NODES))'
+
+kafka-stop: ## ends what make kafka started
+	@$(KAFKA_RUNS) || { echo 'Kafka does not run'; exit 0; }; \
+	kill $$(cat $(KAFKA)/pid); while $(KAFKA_RUNS); do sleep 0.1; done; echo 'Kafka has stopped'

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"gocloud.dev/blob"
 	"gocloud.dev/blob/fileblob"
@@ -23,10 +24,6 @@ type Blobs struct {
 	bucket *blob.Bucket
 	dir    string // of a store on the local disk; empty elsewhere
 }
-
-// errBlobStore marks a failure of the store, which may pass: unlike a blob that is missing or wrong, it is no fault of the
-// record that names it.
-var errBlobStore = errors.New("blob store")
 
 // OpenBlobs opens the folder dir as a blob store and makes it where it is missing.
 func OpenBlobs(dir string) (*Blobs, error) {
@@ -45,10 +42,15 @@ func (s *Blobs) Put(ctx context.Context, prefix string, data []byte) (schemas.Bl
 	sum := sha256.Sum256(data)
 	name := hex.EncodeToString(sum[:])
 	ref := schemas.BlobRef{URI: prefix + "/" + name, Bytes: int64(len(data)), SHA256: name}
-	if have, err := s.bucket.ReadAll(ctx, ref.URI); err == nil && bytes.Equal(have, data) {
+	have, err := s.bucket.ReadAll(ctx, ref.URI)
+	if err == nil && bytes.Equal(have, data) && !s.aged(ctx, ref.URI) {
 		return ref, s.sync(ref.URI)
-	} else if err != nil && gcerrors.Code(err) != gcerrors.NotFound {
+	}
+	if err != nil && gcerrors.Code(err) != gcerrors.NotFound {
 		return ref, fmt.Errorf("read blob %s: %w", ref.URI, err)
+	}
+	if err := WriteFault(); err != nil {
+		return ref, fmt.Errorf("write blob %s: %w", ref.URI, err)
 	}
 	if err := s.bucket.WriteAll(ctx, ref.URI, data, nil); err != nil {
 		return ref, fmt.Errorf("write blob %s: %w", ref.URI, err)
@@ -56,11 +58,22 @@ func (s *Blobs) Put(ctx context.Context, prefix string, data []byte) (schemas.Bl
 	return ref, s.sync(ref.URI)
 }
 
-// Get reads a blob and checks its length and SHA-256.
+// refreshAfter is the age at which a blob is written anew when another record is about to name it: clean-up takes old
+// blobs that nothing names for orphans.
+const refreshAfter = 5 * time.Minute
+
+// aged reports whether a blob that is there may be taken for an orphan before the next record names it.
+func (s *Blobs) aged(ctx context.Context, uri string) bool {
+	a, err := s.bucket.Attributes(ctx, uri)
+	return err != nil || time.Since(a.ModTime) > refreshAfter
+}
+
+// Get reads a blob and checks its length and SHA-256. A failure of the store is ErrTransient: unlike a blob that is missing
+// or wrong, it is no fault of the record that names it.
 func (s *Blobs) Get(ctx context.Context, ref schemas.BlobRef) ([]byte, error) {
 	data, err := s.bucket.ReadAll(ctx, ref.URI)
 	if err != nil && gcerrors.Code(err) != gcerrors.NotFound {
-		return nil, fmt.Errorf("%w: read blob %s: %w", errBlobStore, ref.URI, err)
+		return nil, fmt.Errorf("%w: read blob %s: %w", ErrTransient, ref.URI, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read blob %s: %w", ref.URI, err)

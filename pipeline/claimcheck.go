@@ -2,8 +2,12 @@ package pipeline
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sort"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
 
 	"github.com/prl-project/prl/schemas"
 )
@@ -24,7 +28,8 @@ func blobsOf(r schemas.Record) *[]schemas.BlobRef {
 	return nil
 }
 
-// claimCheck moves tensors of r to the blob store, the largest first, until the record fits, and encodes it.
+// claimCheck moves tensors of r to the blob store, the largest first, until the record fits, and encodes it. What does
+// not fit even then is errTooLarge.
 func (rt *Runtime) claimCheck(ctx context.Context, r schemas.Record, size int) ([]byte, error) {
 	type tensor struct {
 		path string
@@ -38,7 +43,7 @@ func (rt *Runtime) claimCheck(ctx context.Context, r schemas.Record, size int) (
 		if size <= MaxRecordBytes || len(*t.data) == 0 {
 			break
 		}
-		ref, err := rt.Blobs.Put(ctx, tensorPrefix, *t.data)
+		ref, err := rt.putTensor(ctx, *t.data)
 		if err != nil {
 			return nil, err
 		}
@@ -48,9 +53,49 @@ func (rt *Runtime) claimCheck(ctx context.Context, r schemas.Record, size int) (
 		*t.data = nil
 	}
 	if size > TopicRecordBytes-1<<10 {
-		return nil, Fatal("%s: %d bytes are left without its tensors; a topic takes %d: make rollouts shorter or groups smaller", r.SchemaName(), size, TopicRecordBytes)
+		return nil, fmt.Errorf("%w: %d bytes of a %s are left without its tensors, a topic takes %d: make rollouts shorter or groups smaller", errTooLarge, size, r.SchemaName(), TopicRecordBytes)
 	}
-	return schemas.Encode(r)
+	return rt.encode(r)
+}
+
+// errTooLarge marks a record that fits no topic, whatever is moved to the blob store.
+var errTooLarge = errors.New("record too large")
+
+const (
+	// healthBlobs is what /readyz calls the blob store.
+	healthBlobs = "blobs"
+	// putDeadline bounds one attempt to write a blob.
+	putDeadline = time.Minute
+)
+
+// putTensor stores a tensor. While the store takes nothing (its disk is full, its service is down) it tries again until
+// ctx ends: what the stage has in hand waits, and log and /readyz say for what.
+func (rt *Runtime) putTensor(ctx context.Context, data []byte) (schemas.BlobRef, error) {
+	pause := backoff.NewExponentialBackOff()
+	pause.InitialInterval, pause.MaxInterval = 200*time.Millisecond, 5*time.Second
+	var told time.Time
+	for {
+		// An attempt is finished although the stage is being stopped: only waiting ends then.
+		attempt, cancel := context.WithTimeout(context.WithoutCancel(ctx), putDeadline)
+		ref, err := rt.Blobs.Put(attempt, tensorPrefix, data)
+		cancel()
+		rt.Health.Set(healthBlobs, err == nil)
+		if err == nil {
+			if !told.IsZero() {
+				rt.Log.Info("the blob store takes blobs again")
+			}
+			return ref, nil
+		}
+		if time.Since(told) >= tellEvery {
+			rt.Log.Warn("the blob store does not take a blob, the stage waits for it", "bytes", len(data), "error", err)
+			told = time.Now()
+		}
+		select {
+		case <-ctx.Done():
+			return ref, fmt.Errorf("%w: %w: %w", ErrTransient, ctx.Err(), err)
+		case <-time.After(pause.NextBackOff()):
+		}
+	}
 }
 
 // redeem puts the tensors that a claim check moved back into r.

@@ -68,6 +68,12 @@ type ProduceObserver interface {
 	Produced(refs []Ref)
 }
 
+// A Counter is a core that counts the records that changed nothing, by why. The counts begin at 0 with the core and only
+// grow; the shell adds them up in prl_stage_passed_over_records_total.
+type Counter interface {
+	Counts() map[string]int64
+}
+
 // An AsyncCore works on records in the background and finishes them in Tick. As nothing it made is in the transaction,
 // it is kept when one aborts.
 type AsyncCore interface {
@@ -120,6 +126,9 @@ var (
 	ErrFatal = errors.New("fatal")
 	// ErrFenced ends the process: another one has taken its name.
 	ErrFenced = errors.New("name in use")
+	// ErrTransient says that something outside the brokers (the blob store, the schema registry) does not answer now: no
+	// fault of the record at hand, which comes again.
+	ErrTransient = errors.New("not available now")
 )
 
 // Fatal marks an error that stops the stage.

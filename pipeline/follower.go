@@ -4,30 +4,88 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// Follower reads whole topics from the start, committed records only, outside any consumer group.
+// Follower reads topics, committed records only, outside any consumer group.
 type Follower struct {
 	rt       *Runtime
 	cl       *kgo.Client
 	topics   []string
 	position map[string]map[int32]int64 // by full topic name
+	raw      []*kgo.Record              // polled and not returned yet
 }
 
 // Follow starts reading topics (names without the run's prefix), which must exist.
 func (rt *Runtime) Follow(topics ...string) (*Follower, error) {
-	f := &Follower{rt: rt, position: map[string]map[int32]int64{}}
-	start := map[string]map[int32]kgo.Offset{}
+	return rt.followFrom(rt.starts(topics))
+}
+
+// FollowSince is Follow from the first records on whose time stamps are not before at. These are their writers' clocks, so
+// it is for readers to whom a record more or less makes no difference.
+func (rt *Runtime) FollowSince(ctx context.Context, at time.Time, topics ...string) (*Follower, error) {
+	starts, err := rt.startsSince(ctx, at, topics)
+	if err != nil {
+		return nil, err
+	}
+	return rt.followFrom(starts)
+}
+
+// starts is where the partitions of topics begin, by full topic name.
+func (rt *Runtime) starts(topics []string) map[string]map[int32]kgo.Offset {
+	starts := map[string]map[int32]kgo.Offset{}
 	for _, t := range topics {
 		name := rt.TopicName(t)
-		f.topics = append(f.topics, name)
-		f.position[name], start[name] = map[int32]int64{}, map[int32]kgo.Offset{}
+		starts[name] = map[int32]kgo.Offset{}
 		for p := range rt.Partitions(t) {
-			start[name][p] = kgo.NewOffset().AtStart()
+			starts[name][p] = kgo.NewOffset().AtStart()
+		}
+	}
+	return starts
+}
+
+func (rt *Runtime) startsSince(ctx context.Context, at time.Time, topics []string) (map[string]map[int32]kgo.Offset, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestDeadline)
+	defer cancel()
+	cl, err := rt.Client()
+	if err != nil {
+		return nil, err
+	}
+	defer cl.Close()
+	starts := rt.starts(topics)
+	names := slices.Sorted(maps.Keys(starts))
+	first, err := kadm.NewClient(cl).ListOffsetsAfterMilli(ctx, at.UnixMilli(), names...)
+	if err == nil {
+		err = offsetsError(first)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list what %v hold since %v: %w", names, at.Format(time.RFC3339), Denied(err))
+	}
+	for name, parts := range starts {
+		for p := range parts {
+			o, ok := first.Lookup(name, p)
+			if !ok {
+				return nil, fmt.Errorf("list what %s/%d holds since %v: no answer", name, p, at.Format(time.RFC3339))
+			}
+			parts[p] = kgo.NewOffset().At(o.Offset)
+		}
+	}
+	return starts, nil
+}
+
+func (rt *Runtime) followFrom(start map[string]map[int32]kgo.Offset) (*Follower, error) {
+	f := &Follower{rt: rt, position: map[string]map[int32]int64{}}
+	for name, parts := range start {
+		f.topics = append(f.topics, name)
+		f.position[name] = map[int32]int64{}
+		for p, o := range parts {
+			f.position[name][p] = max(o.EpochOffset().Offset, 0)
 		}
 	}
 	cl, err := rt.Client(kgo.ConsumePartitions(start), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())
@@ -45,10 +103,10 @@ func (f *Follower) Close() { f.cl.Close() }
 func (f *Follower) Load(ctx context.Context) ([]Record, error) {
 	ends, err := kadm.NewClient(f.cl).ListCommittedOffsets(ctx, f.topics...)
 	if err == nil {
-		err = ends.Error()
+		err = offsetsError(ends)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list the ends of %v: %w", f.topics, err)
+		return nil, fmt.Errorf("list the ends of %v: %w", f.topics, Denied(err))
 	}
 	var all []Record
 	for !f.reached(ends) {
@@ -70,34 +128,28 @@ func (f *Follower) Load(ctx context.Context) ([]Record, error) {
 func (f *Follower) reached(ends kadm.ListedOffsets) bool {
 	done := true
 	ends.Each(func(o kadm.ListedOffset) {
-		if o.Offset > f.position[o.Topic][o.Partition] {
+		if at, followed := f.position[o.Topic][o.Partition]; followed && o.Offset > at {
 			done = false
 		}
 	})
 	return done
 }
 
-// Poll waits for more records until ctx ends, which is no error. With a nil ctx it returns what is there already.
+// Poll waits for more records until ctx ends, which is no error. With a nil ctx it returns what is there already. After
+// ErrTransient the next Poll returns the same records.
 func (f *Follower) Poll(ctx context.Context) ([]Record, error) {
-	fetches := f.cl.PollRecords(ctx, 1000)
-	for _, e := range fetches.Errors() {
-		if errors.Is(e.Err, context.Canceled) || errors.Is(e.Err, context.DeadlineExceeded) {
-			continue
+	if len(f.raw) == 0 {
+		if err := f.fetch(ctx); err != nil {
+			return nil, err
 		}
-		if errors.Is(e.Err, kerr.OffsetOutOfRange) {
-			return nil, Fatal("%s/%d: records that this stage needs were deleted", e.Topic, e.Partition)
-		}
-		return nil, fmt.Errorf("read %s/%d: %w", e.Topic, e.Partition, e.Err)
 	}
 	var recs []Record
-	for iter := fetches.RecordIter(); !iter.Done(); {
-		r := iter.Next()
-		f.position[r.Topic][r.Partition] = r.Offset + 1
+	for _, r := range f.raw {
 		if r.Attrs.IsControl() {
 			continue
 		}
 		rec, err := f.rt.Decode(context.Background(), r)
-		if errors.Is(err, errBlobStore) {
+		if errors.Is(err, ErrTransient) {
 			return nil, fmt.Errorf("read %v: %w", rec.Ref, err)
 		}
 		if err != nil {
@@ -106,8 +158,32 @@ func (f *Follower) Poll(ctx context.Context) ([]Record, error) {
 		}
 		recs = append(recs, rec)
 	}
+	for _, r := range f.raw {
+		f.position[r.Topic][r.Partition] = r.Offset + 1
+	}
+	f.raw = nil
 	return recs, nil
 }
+
+func (f *Follower) fetch(ctx context.Context) error {
+	fetches := f.cl.PollRecords(ctx, 1000)
+	for _, e := range fetches.Errors() {
+		if errors.Is(e.Err, context.Canceled) || errors.Is(e.Err, context.DeadlineExceeded) {
+			continue
+		}
+		if errors.Is(e.Err, kerr.OffsetOutOfRange) {
+			return Fatal("%s/%d: records that this stage needs were deleted", e.Topic, e.Partition)
+		}
+		return fmt.Errorf("read %s/%d: %w", e.Topic, e.Partition, Denied(e.Err, ReadTopic(e.Topic)))
+	}
+	f.raw = fetches.Records()
+	return nil
+}
+
+// stateSince is how far back a table of states goes. It holds those of the environment servers alone, which repeat theirs
+// every few seconds, and only says where tasks go best: so a start need not read what has piled up since the last
+// compaction, nor the much larger states of others, and a clock that is wrong costs a few seconds of balance.
+const stateSince = time.Minute
 
 // table keeps what tables have told, so that a core built later hears it too.
 type table struct {
@@ -120,7 +196,16 @@ func newTable(ctx context.Context, rt *Runtime, topics []string) (*table, error)
 	if len(topics) == 0 {
 		return nil, nil
 	}
-	f, err := rt.Follow(topics...)
+	starts := rt.starts(topics)
+	if slices.Contains(topics, TopicState) {
+		since, err := rt.startsSince(ctx, time.Now().Add(-stateSince), []string{TopicState})
+		if err != nil {
+			return nil, err
+		}
+		name, servers := rt.TopicName(TopicState), statePartition("envserver")
+		starts[name] = map[int32]kgo.Offset{servers: since[name][servers]}
+	}
+	f, err := rt.followFrom(starts)
 	if err != nil {
 		return nil, err
 	}

@@ -17,12 +17,16 @@ import (
 // maxPoll is how many records one transaction takes: about 250 ms of work of the slowest core.
 const maxPoll = 1000
 
+// rebalanceTimeout is how long one member that does not answer may hold up the others' rebalance: longer than a transaction,
+// which holds one, takes.
+const rebalanceTimeout = 10 * time.Second
+
 // ProcessorConfig says what the shell runs.
 type ProcessorConfig struct {
 	Stage  string   // names state records, metrics and the transactional id
 	Group  string   // consumer group without the run's prefix; default Stage
 	Inputs []string // topics, with equal partition counts: one core gets the same partition of each
-	Tables []string // topics every instance reads whole
+	Tables []string // topics every instance reads whole; of state, the recent ones of environment servers
 	Proof  []string // topics that hold records only after this stage has worked: then there must be state
 	// New makes the core of a partition from the state its predecessor left; nil for a partition that is new.
 	New func(partition int32, state []byte) (Core, error)
@@ -44,6 +48,14 @@ type ProcessorConfig struct {
 type Processor struct {
 	rt  *Runtime
 	cfg ProcessorConfig
+
+	// patience bounds the wait for the offsets of a partition that has come.
+	patience time.Duration
+	// take is how many records a transaction takes: fewer after one that failed, so that what is too much for the brokers
+	// in their time goes through in parts.
+	take int
+	// worked says that a session has committed.
+	worked bool
 
 	mu    sync.Mutex // over units and their cores: the poll loop and the group's callbacks
 	units map[int32]*unit
@@ -70,7 +82,7 @@ func NewProcessor(rt *Runtime, cfg ProcessorConfig) (*Processor, error) {
 		cfg.Group = cfg.Stage
 	}
 	rt.Health.Set(cfg.Group, false)
-	return &Processor{rt: rt, cfg: cfg, units: map[int32]*unit{}}, nil
+	return &Processor{rt: rt, cfg: cfg, patience: restoreDeadline, take: maxPoll, units: map[int32]*unit{}}, nil
 }
 
 func (p *Processor) group() string { return p.rt.TopicName(p.cfg.Group) }
@@ -91,9 +103,10 @@ func (p *Processor) Run(ctx context.Context) error {
 		if errorsIsFatal(err) || ctx.Err() != nil {
 			return fmt.Errorf("%s: %w", p.cfg.Stage, err)
 		}
-		if time.Since(start) > time.Minute {
+		if p.worked || time.Since(start) > time.Minute {
 			pause.Reset()
 		}
+		p.worked = false
 		p.rt.Log.Warn("stage starts over", "stage", p.cfg.Stage, "error", err)
 		select {
 		case <-ctx.Done():
@@ -109,13 +122,16 @@ type session struct {
 	topicIDs   map[string][16]byte
 	addOffsets bool // the broker wants AddOffsetsToTxn
 	// under p.mu
-	cl     *kgo.Client
-	broken error // of a callback
-	closed bool  // callbacks have nothing more to do
+	cl      *kgo.Client
+	cancel  func() // ends what the client waits for
+	joined  bool
+	awaited map[int32]time.Time // partitions that have come, and when, whose units are not there yet
+	broken  error               // of a callback
+	closed  bool                // callbacks have nothing more to do
 }
 
 func (p *Processor) session(ctx context.Context) (err error) {
-	s := &session{p: p}
+	s := &session{p: p, awaited: map[int32]time.Time{}}
 	if err := s.fence(ctx); err != nil {
 		return err
 	}
@@ -151,8 +167,12 @@ func (s *session) fence(ctx context.Context) error {
 		return err
 	}
 	defer cl.Close()
-	if _, _, err := cl.ProducerID(ctx); err != nil {
-		return fmt.Errorf("claim transactional id %s: %w", p.transactionalID(), err)
+	_, _, err = cl.ProducerID(ctx)
+	if errors.Is(err, kerr.InvalidTransactionTimeout) {
+		return Fatal("the brokers refuse transactions of %v: raise their transaction.max.timeout.ms", p.cfg.TransactionTimeout)
+	}
+	if err != nil {
+		return fmt.Errorf("claim transactional id %s: %w", p.transactionalID(), Denied(err, WriteTransactionalID(p.transactionalID())))
 	}
 	adm := kadm.NewClient(cl)
 	s.topicIDs = map[string][16]byte{}
@@ -162,7 +182,7 @@ func (s *session) fence(ctx context.Context) error {
 			err = details.Error()
 		}
 		if err != nil {
-			return fmt.Errorf("look up topic %s: %w", p.rt.TopicName(t), err)
+			return fmt.Errorf("look up topic %s: %w", p.rt.TopicName(t), Denied(err, ReadTopic(p.rt.TopicName(t))))
 		}
 		s.topicIDs[t] = details[p.rt.TopicName(t)].ID
 	}
@@ -182,15 +202,25 @@ func (s *session) fence(ctx context.Context) error {
 func (s *session) open() (err error) {
 	s.p.mu.Lock()
 	defer s.p.mu.Unlock()
-	s.cl, err = s.p.rt.Client(s.options()...)
-	return err
+	ctx, cancel := context.WithCancel(context.Background())
+	if s.cl, err = s.p.rt.Client(append(s.options(), kgo.WithContext(ctx))...); err != nil {
+		cancel()
+		return err
+	}
+	s.cancel = cancel
+	return nil
 }
+
+// closeGrace is how long the client may take to close in order. A join that waits for other members would hold it up.
+const closeGrace = time.Second
 
 // close leaves the session behind; a static member keeps its partitions.
 func (s *session) close() {
 	s.p.mu.Lock()
 	s.closed = true
 	s.p.mu.Unlock()
+	defer s.cancel()
+	defer time.AfterFunc(closeGrace, s.cancel).Stop()
 	s.cl.CloseAllowingRebalance()
 }
 
@@ -209,6 +239,7 @@ func (s *session) options() []kgo.Opt {
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ConsumerGroup(p.group()), kgo.InstanceID(p.rt.Instance), kgo.ConsumeTopics(topics...), kgo.Balancers(balancer),
 		kgo.SessionTimeout(6 * time.Second), kgo.HeartbeatInterval(time.Second),
+		kgo.RebalanceTimeout(max(rebalanceTimeout, p.cfg.TransactionTimeout)),
 		kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.OnOffsetsFetched(s.fetched), kgo.AdjustFetchOffsetsFn(s.positions),
@@ -220,7 +251,7 @@ func (s *session) options() []kgo.Opt {
 func (s *session) turn(ctx context.Context) error {
 	p := s.p
 	poll, cancel := context.WithTimeout(ctx, p.cfg.TickEvery)
-	fetches := s.cl.PollRecords(poll, maxPoll)
+	fetches := s.cl.PollRecords(poll, p.take)
 	cancel()
 	defer s.cl.AllowRebalance()
 	if err := s.fetchError(fetches); err != nil {
@@ -234,14 +265,36 @@ func (s *session) turn(ctx context.Context) error {
 	if s.broken != nil {
 		return s.broken
 	}
+	if err := s.check(time.Now()); err != nil {
+		return err
+	}
 	if err := s.feed(ctx, fetches); err != nil {
 		return err
 	}
 	if err := p.tick(time.Now()); err != nil {
 		return err
 	}
-	if due := p.due(time.Now()); len(due) > 0 {
-		return s.commit(ctx, due)
+	due := p.due(time.Now())
+	if len(due) == 0 {
+		return nil
+	}
+	if err := s.commit(ctx, due); err != nil {
+		p.take = max(1, p.take/2)
+		return err
+	}
+	p.take = min(maxPoll, p.take+max(1, p.take/8))
+	p.worked = true
+	return nil
+}
+
+// check says whether the stage does its work. The client waits without end for offsets that another instance's open
+// transaction holds; that is for the transaction's time-out to end, and no reason to stand still in silence.
+func (s *session) check(now time.Time) error {
+	s.p.rt.Health.Set(s.p.cfg.Group, s.joined && len(s.awaited) == 0)
+	for n, since := range s.awaited {
+		if now.Sub(since) > s.p.patience {
+			return fmt.Errorf("the committed offsets of partition %d did not come for %v: a transaction of another instance is open, or the group's coordinator is not there", n, s.p.patience)
+		}
 	}
 	return nil
 }
@@ -347,7 +400,7 @@ func (s *session) leave() error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("leave group %s: %w", s.p.group(), err)
+		return fmt.Errorf("leave group %s: %w", s.p.group(), Denied(err, ReadGroup(s.p.group())))
 	}
 	return nil
 }
@@ -411,7 +464,7 @@ func (s *session) fetchError(fetches kgo.Fetches) error {
 		case errors.Is(e.Err, kerr.OffsetOutOfRange):
 			return Fatal("%s/%d: records this stage has not read were deleted or the topic was made again: start a new run, or restore the topic", e.Topic, e.Partition)
 		default:
-			return fmt.Errorf("fetch %s/%d: %w", e.Topic, e.Partition, Fenced(e.Err))
+			return fmt.Errorf("fetch %s/%d: %w", e.Topic, e.Partition, Denied(Fenced(e.Err), ReadTopic(e.Topic), ReadGroup(s.p.group())))
 		}
 	}
 	return nil

@@ -2,12 +2,15 @@ package pipeline
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // maxGap is how many records that are not wanted are read over rather than sought over.
@@ -51,7 +54,7 @@ func (rt *Runtime) readRun(ctx context.Context, topic string, partition int32, o
 		if err := fetches.Err(); errors.Is(err, kerr.OffsetOutOfRange) {
 			return nil, Fatal("records that this stage has not finished were deleted: restore the topic, or start a new run")
 		} else if err != nil {
-			return nil, err
+			return nil, Denied(err, ReadTopic(name))
 		}
 		for iter := fetches.RecordIter(); !iter.Done(); {
 			r := iter.Next()
@@ -71,28 +74,77 @@ func (rt *Runtime) readRun(ctx context.Context, topic string, partition int32, o
 }
 
 // newestState finds the newest committed state record of a partition by reading the stage's state from the start, for
-// a group that has forgotten its offsets. any says whether the stage has written any state at all.
+// a group that has forgotten its offsets. It goes by the markers of transactions, so that an open one of another instance
+// hides nothing and holds nothing up. any says whether the stage has begun to write state at all: then outputs without
+// committed state are those of aborted transactions.
 func (rt *Runtime) newestState(ctx context.Context, stage, topic string, partition int32) (at int64, found, any bool, err error) {
-	f, err := rt.Follow(TopicState)
-	if err != nil {
-		return 0, false, false, err
-	}
-	defer f.Close()
-	recs, err := f.Load(ctx)
-	if err != nil {
-		return 0, false, false, err
-	}
-	key := stateKey(stage, topic, partition)
-	for _, r := range recs {
-		if r.Partition != statePartition(stage) {
-			continue
-		}
+	key, open := stateKey(stage, topic, partition), map[int64]int64{} // records of our key, by producer
+	err = rt.readWhole(ctx, TopicState, statePartition(stage), func(r *kgo.Record) {
 		any = true
-		if r.Key == key {
-			at, found = r.Offset, true
+		switch committed, end := endOfTransaction(r); {
+		case !end && string(r.Key) == key:
+			open[r.ProducerID] = r.Offset
+		case end:
+			o, ok := open[r.ProducerID]
+			delete(open, r.ProducerID)
+			if ok && committed && (!found || o > at) {
+				at, found = o, true
+			}
+		}
+	})
+	return at, found, any, err
+}
+
+// endOfTransaction reads a transaction's marker; end is false for a record of any other kind.
+func endOfTransaction(r *kgo.Record) (committed, end bool) {
+	if !r.Attrs.IsControl() || len(r.Key) < 4 {
+		return false, false
+	}
+	kind := kmsg.ControlRecordKeyType(binary.BigEndian.Uint16(r.Key[2:]))
+	return kind == kmsg.ControlRecordKeyTypeCommit, kind == kmsg.ControlRecordKeyTypeCommit || kind == kmsg.ControlRecordKeyTypeAbort
+}
+
+// readWhole reads a partition, uncommitted and control records too, from its start to where it ended when it began.
+func (rt *Runtime) readWhole(ctx context.Context, topic string, partition int32, visit func(r *kgo.Record)) error {
+	name := rt.TopicName(topic)
+	cl, err := rt.Client(
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{name: {partition: kgo.NewOffset().AtStart()}}),
+		kgo.FetchIsolationLevel(kgo.ReadUncommitted()), kgo.KeepControlRecords())
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	adm := kadm.NewClient(cl)
+	starts, err := adm.ListStartOffsets(ctx, name)
+	if err == nil {
+		err = starts.Error()
+	}
+	if err != nil {
+		return fmt.Errorf("look up the start of %s: %w", name, err)
+	}
+	ends, err := adm.ListEndOffsets(ctx, name)
+	if err == nil {
+		err = ends.Error()
+	}
+	if err != nil {
+		return fmt.Errorf("look up the end of %s: %w", name, err)
+	}
+	start, _ := starts.Lookup(name, partition)
+	end, _ := ends.Lookup(name, partition)
+	for next := start.Offset; next < end.Offset; {
+		poll, cancel := context.WithTimeout(ctx, restoreDeadline)
+		fetches := cl.PollRecords(poll, maxPoll)
+		cancel()
+		if err := fetches.Err(); err != nil {
+			return fmt.Errorf("read %s/%d to its end: %w", name, partition, err)
+		}
+		for iter := fetches.RecordIter(); !iter.Done(); {
+			r := iter.Next()
+			next = r.Offset + 1
+			visit(r)
 		}
 	}
-	return at, found, any, nil
+	return nil
 }
 
 // isEnd reports whether err only says that a context ended.

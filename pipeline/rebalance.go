@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -51,6 +52,9 @@ func (s *session) fetched(ctx context.Context, _ *kgo.Client, resp *kmsg.OffsetF
 		}
 	}
 	for partition, c := range commits {
+		if len(c) < len(p.cfg.Inputs) {
+			continue // kgo asks again for those that are missing
+		}
 		err := s.own(ctx, partition, c)
 		if ctx.Err() != nil {
 			return ctx.Err() // kgo fetches again
@@ -78,7 +82,7 @@ func (s *session) own(ctx context.Context, partition int32, commits map[string]c
 			return nil // nobody else has committed: it knows more than any fetch
 		}
 		if u.is(commits) {
-			return p.take(u)
+			return s.adopt(u)
 		}
 		if core, ok := u.core.(AsyncCore); ok {
 			core.Revoking()
@@ -90,19 +94,17 @@ func (s *session) own(ctx context.Context, partition int32, commits map[string]c
 		return fmt.Errorf("restore %s partition %d: %w", p.cfg.Stage, partition, err)
 	}
 	p.units[partition] = u
-	return p.take(u)
+	return s.adopt(u)
 }
 
-// take makes a unit this instance's and tells it what the tables hold.
-func (p *Processor) take(u *unit) error {
-	if u.owned {
-		return nil
-	}
+// adopt makes a unit this instance's and tells it what the tables hold.
+func (s *session) adopt(u *unit) error {
 	u.owned = true
-	if p.table == nil {
+	delete(s.awaited, u.partition)
+	if s.p.table == nil {
 		return nil
 	}
-	return tell(u.core, p.table.records)
+	return tell(u.core, s.p.table.records)
 }
 
 // is reports whether a unit is what the commits describe: its last transaction, or one whose end it did not learn.
@@ -144,16 +146,17 @@ func (s *session) positions(_ context.Context, offsets map[string]map[int32]kgo.
 // not among them, are another's now: what they have not begun is not theirs to begin.
 func (s *session) assigned(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
 	p := s.p
-	p.rt.Health.Set(p.cfg.Group, true)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s.closed {
 		return
 	}
+	s.joined = true
 	mine := map[int32]bool{}
 	for _, list := range parts {
 		for _, n := range list {
 			mine[n] = true
+			s.awaited[n] = time.Now()
 		}
 	}
 	for n, u := range p.units {
@@ -186,6 +189,11 @@ func (s *session) revoked(_ context.Context, _ *kgo.Client, parts map[string][]i
 	if err := s.handOver(slices.Collect(maps.Values(gone))); err != nil {
 		s.broken = err
 	}
+	for _, list := range parts {
+		for _, n := range list {
+			delete(s.awaited, n)
+		}
+	}
 	for n := range gone {
 		delete(p.units, n)
 	}
@@ -198,6 +206,7 @@ func (s *session) lost(_ context.Context, _ *kgo.Client, parts map[string][]int3
 	defer p.mu.Unlock()
 	for _, list := range parts {
 		for _, n := range list {
+			delete(s.awaited, n)
 			if u := p.units[n]; u != nil {
 				if u.owned = false; !u.async() {
 					delete(p.units, n)

@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sr"
 
 	"github.com/prl-project/prl/schemas"
 )
@@ -20,19 +22,27 @@ const (
 	TopicRecordBytes = 16 << 20
 	// requestDeadline bounds every single wait for the broker.
 	requestDeadline = 10 * time.Second
+	// metadataMinAge is how old metadata must be to be asked for again. Records that are to be tried again wait for it, and
+	// a transaction waits for them; kgo's 5 s is longer than one may take.
+	metadataMinAge = 250 * time.Millisecond
 )
 
 // Runtime is what every stage of a process shares: the run, the brokers, the blob store, logs and metrics.
 type Runtime struct {
 	Run      RunConfig
 	Brokers  []string
-	Instance string // name that survives restarts
-	Leave    bool   // a stop gives the partitions up for good
+	Kafka    KafkaConfig // how the brokers and this process know each other
+	Instance string      // name that survives restarts
+	Leave    bool        // a stop gives the partitions up for good
 	Blobs    *Blobs
 	Log      *slog.Logger
 	Metrics  *Metrics
 	Registry prometheus.Registerer // for metrics of a stage's own
 	Health   *Health
+	// Schemas gives records the ids of a schema registry; nil without one.
+	Schemas *SchemaRegistry
+	// Options are further ones for every client, over its own. Tests put clients on a network in memory with them.
+	Options []kgo.Opt
 }
 
 // Client makes a Kafka client for the run's brokers.
@@ -46,8 +56,14 @@ func (rt *Runtime) Client(opts ...kgo.Opt) (*kgo.Client, error) {
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
 		kgo.RetryTimeout(requestDeadline),
+		kgo.MetadataMinAge(metadataMinAge),
 	}
-	cl, err := kgo.NewClient(append(base, opts...)...)
+	secured, err := rt.Kafka.options()
+	if err != nil {
+		return nil, Fatal("make a Kafka client for %s: %w", strings.Join(rt.Brokers, ","), err)
+	}
+	base = append(base, secured...)
+	cl, err := kgo.NewClient(slices.Concat(base, opts, rt.Options)...)
 	if err != nil {
 		return nil, fmt.Errorf("make a Kafka client for %s: %w", strings.Join(rt.Brokers, ","), err)
 	}
@@ -84,7 +100,7 @@ func (rt *Runtime) Encode(ctx context.Context, e Emission) (*kgo.Record, error) 
 	if !ok || topic.Record != e.Value.SchemaName() {
 		return nil, Fatal("a %s was emitted to topic %s", e.Value.SchemaName(), e.Topic)
 	}
-	value, err := schemas.Encode(e.Value)
+	value, err := rt.encode(e.Value)
 	if err != nil {
 		return nil, Fatal("%s: %w", e.Topic, err)
 	}
@@ -93,6 +109,11 @@ func (rt *Runtime) Encode(ctx context.Context, e Emission) (*kgo.Record, error) 
 			return nil, fmt.Errorf("%s: record of %d bytes: %w", e.Topic, len(value), err)
 		}
 	}
+	return rt.address(e, topic, value), nil
+}
+
+// address makes the Kafka record of an emission with its key and partition.
+func (rt *Runtime) address(e Emission, topic Topic, value []byte) *kgo.Record {
 	r := &kgo.Record{Topic: rt.TopicName(e.Topic), Key: []byte(topic.Key(e.Value)), Value: value, Partition: e.Partition}
 	if e.Partition == AutoPartition {
 		r.Partition = 0
@@ -100,13 +121,38 @@ func (rt *Runtime) Encode(ctx context.Context, e Emission) (*kgo.Record, error) 
 			r.Partition = topic.Partition(e.Value, rt.Partitions(e.Topic))
 		}
 	}
-	return r, nil
+	return r
 }
 
-// Decode reads a Kafka record of one of the run's topics, tensors of the blob store included.
+// encode gives the bytes of a record: in Confluent's framing with a schema registry, else in Avro single-object encoding.
+func (rt *Runtime) encode(v schemas.Record) ([]byte, error) {
+	if rt.Schemas != nil {
+		return rt.Schemas.encode(v)
+	}
+	return schemas.Encode(v)
+}
+
+// DecodeValue reads the bytes of a record in either framing. Its tensors in the blob store stay there.
+func (rt *Runtime) DecodeValue(ctx context.Context, b []byte) (schemas.Record, error) {
+	id, body, err := new(sr.ConfluentHeader).DecodeID(b)
+	if err != nil {
+		return schemas.Decode(b)
+	}
+	if rt.Schemas == nil {
+		return nil, fmt.Errorf("it is in Confluent's framing (schema id %d), and schema_registry.urls names no registry", id)
+	}
+	version, err := rt.Schemas.version(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return version.Decode(body)
+}
+
+// Decode reads a Kafka record of one of the run's topics, tensors of the blob store included. Unless it is ErrTransient, or
+// ctx has ended, an error says that the record is poison.
 func (rt *Runtime) Decode(ctx context.Context, r *kgo.Record) (Record, error) {
 	rec := rt.coordinates(r)
-	v, err := schemas.Decode(r.Value)
+	v, err := rt.DecodeValue(ctx, r.Value)
 	if err != nil {
 		return rec, err
 	}
@@ -130,6 +176,7 @@ type Metrics struct {
 	Records      *prometheus.CounterVec   // by stage, topic
 	Emitted      *prometheus.CounterVec   // by stage, topic
 	Poison       *prometheus.CounterVec   // by stage, topic
+	PassedOver   *prometheus.CounterVec   // by stage, why
 	Transactions *prometheus.CounterVec   // by stage, result
 	Commit       *prometheus.HistogramVec // by stage
 	Restore      *prometheus.HistogramVec // by stage
@@ -152,6 +199,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Records:      counter("prl_stage_records_total", "Records consumed.", "stage", "topic"),
 		Emitted:      counter("prl_stage_emitted_total", "Records written in committed transactions.", "stage", "topic"),
 		Poison:       counter("prl_stage_poison_total", "Records sent to dlq.", "stage", "topic"),
+		PassedOver:   counter("prl_stage_passed_over_records_total", "Records that changed nothing, by why.", "stage", "why"),
 		Transactions: counter("prl_stage_transactions_total", "Transactions by result: committed or aborted.", "stage", "result"),
 		Commit:       histogram("prl_stage_transaction_seconds", "From begin to end of a committed transaction."),
 		Restore:      histogram("prl_stage_restore_seconds", "Building a core from its state and unfinished records."),

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 const (
@@ -19,8 +22,9 @@ const (
 )
 
 // SetUp creates the run's topics that are missing and checks those that are there: partitions, size of records,
-// retention. It waits for brokers that do not answer yet.
-func (rt *Runtime) SetUp(ctx context.Context, envs []string) error {
+// retention. It waits for brokers that do not answer yet. needed are the rights this process works with; none means all
+// there are. Topics it needs no right on, and may not see or make, are left to those who may.
+func (rt *Runtime) SetUp(ctx context.Context, envs []string, needed ...Right) error {
 	ctx, cancel := context.WithTimeout(ctx, setupDeadline)
 	defer cancel()
 	cl, err := rt.Client()
@@ -28,19 +32,19 @@ func (rt *Runtime) SetUp(ctx context.Context, envs []string) error {
 		return err
 	}
 	defer cl.Close()
-	s := setup{rt: rt, adm: kadm.NewClient(cl)}
+	s := setup{rt: rt, cl: cl, adm: kadm.NewClient(cl)}
 	for _, t := range Topics {
 		if t.Name != tasksPrefix {
-			s.topics = append(s.topics, s.plan(t.Name, t))
+			s.plan(t.Name, t, needed)
 		}
 	}
 	for _, e := range envs {
-		s.topics = append(s.topics, s.plan(TopicTasks(e), Topic{}))
+		s.plan(TopicTasks(e), Topic{}, needed)
 	}
-	if err := s.create(ctx); err != nil {
+	if err := s.reach(ctx); err != nil {
 		return err
 	}
-	if err := s.await(ctx); err != nil {
+	if err := s.make(ctx); err != nil {
 		return err
 	}
 	return s.check(ctx)
@@ -49,41 +53,76 @@ func (rt *Runtime) SetUp(ctx context.Context, envs []string) error {
 // setup is the topics of a run as they should be.
 type setup struct {
 	rt     *Runtime
+	cl     *kgo.Client
 	adm    *kadm.Client
-	topics []planned
+	topics []*planned
 }
 
 type planned struct {
-	name       string // with the run's prefix
+	name       string  // with the run's prefix
+	needed     []Right // of this process
 	partitions int32
 	configs    map[string]string
+	denied     error // why it was not made
 }
 
-func (s *setup) plan(name string, t Topic) planned {
-	p := planned{s.rt.TopicName(name), s.rt.Partitions(name), map[string]string{
+func (s *setup) plan(name string, t Topic, needed []Right) {
+	name, partitions := s.rt.TopicName(name), s.rt.Partitions(name)
+	var rights []Right
+	if len(needed) == 0 {
+		rights = []Right{DescribeTopic(name)}
+	}
+	for _, r := range needed {
+		if r.covers(name) {
+			rights = append(rights, r)
+		}
+	}
+	p := &planned{name, rights, partitions, map[string]string{
 		"max.message.bytes": strconv.Itoa(TopicRecordBytes),
 		"retention.ms":      "-1",
 		"retention.bytes":   "-1",
 		"cleanup.policy":    "delete",
-	}}
+	}, nil}
 	if t.Compacted {
 		p.configs["cleanup.policy"] = "compact"
 	}
-	return p
+	s.topics = append(s.topics, p)
 }
 
-func (s *setup) names() []string {
-	var names []string
+// A found topic is what the brokers say of it.
+type found struct {
+	partitions int32
+	err        error
+}
+
+// look asks the brokers, not the client's memory, for the topics.
+func (s *setup) look(ctx context.Context) (map[string]found, error) {
+	req := kmsg.NewPtrMetadataRequest()
 	for _, t := range s.topics {
-		names = append(names, t.name)
+		rt := kmsg.NewMetadataRequestTopic()
+		rt.Topic = kmsg.StringPtr(t.name)
+		req.Topics = append(req.Topics, rt)
 	}
-	return names
+	resp, err := req.RequestWith(ctx, s.cl)
+	if err != nil {
+		return nil, err
+	}
+	have := map[string]found{}
+	for _, t := range resp.Topics {
+		if t.Topic != nil {
+			have[*t.Topic] = found{int32(len(t.Partitions)), kerr.ErrorForCode(t.ErrorCode)}
+		}
+	}
+	return have, nil
 }
 
-// create makes the topics that are missing.
-func (s *setup) create(ctx context.Context) error {
-	have, err := s.adm.ListTopics(ctx)
-	for told := false; err != nil && ctx.Err() == nil; have, err = s.adm.ListTopics(ctx) {
+// reach waits for brokers that answer.
+func (s *setup) reach(ctx context.Context) error {
+	_, err := s.look(ctx)
+	for told := false; err != nil && ctx.Err() == nil; _, err = s.look(ctx) {
+		if refused := Denied(err); errorsIsFatal(refused) {
+			return fmt.Errorf("reach the brokers at %v: %w", s.rt.Brokers, refused)
+		}
 		if !told {
 			s.rt.Log.Warn("brokers do not answer yet", "brokers", s.rt.Brokers, "error", err)
 			told = true
@@ -93,12 +132,37 @@ func (s *setup) create(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reach the brokers at %v: %w (do they run? `prl-stage --stage broker` serves one)", s.rt.Brokers, err)
 	}
-	for _, t := range s.topics {
-		d, ok := have[t.name]
-		if ok && d.Err != nil && !errors.Is(d.Err, kerr.UnknownTopicOrPartition) {
-			return fmt.Errorf("look at topic %s: %w", t.name, d.Err)
+	return nil
+}
+
+// make waits until every topic is there, makes those that are missing, and checks the partitions. Topics that are
+// another's concern and hidden from this user are forgotten.
+func (s *setup) make(ctx context.Context) error {
+	for {
+		have, err := s.look(ctx)
+		if err == nil {
+			err = s.create(ctx, have)
 		}
-		if ok && d.Err == nil {
+		if err == nil {
+			s.topics = slices.DeleteFunc(s.topics, func(t *planned) bool {
+				return len(t.needed) == 0 && (errors.Is(have[t.name].err, kerr.TopicAuthorizationFailed) || t.denied != nil)
+			})
+			err = s.complete(have)
+		}
+		if err == nil || errorsIsFatal(err) {
+			return err
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("make the topics of run %s: %w", s.rt.Run.Name, err)
+		}
+		pause(ctx, setupPause)
+	}
+}
+
+// create makes the topics that are missing.
+func (s *setup) create(ctx context.Context, have map[string]found) error {
+	for _, t := range s.topics {
+		if t.denied != nil || !errors.Is(have[t.name].err, kerr.UnknownTopicOrPartition) {
 			continue
 		}
 		configs := map[string]*string{}
@@ -109,56 +173,66 @@ func (s *setup) create(ctx context.Context) error {
 		if err == nil {
 			err = resp.Err
 		}
-		if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
-			return fmt.Errorf("create topic %s: %w", t.name, err)
+		switch denied := Denied(err, CreateTopic(t.name)); {
+		case err == nil, errors.Is(err, kerr.TopicAlreadyExists): // the next look shows it
+		case errorsIsFatal(denied):
+			t.denied = denied
+		default:
+			return Fatal("create topic %s: %w", t.name, err)
 		}
 	}
 	return nil
 }
 
-// await waits until every topic is known, and checks its partitions.
-func (s *setup) await(ctx context.Context) error {
-	for {
-		have, err := s.adm.ListTopics(ctx, s.names()...)
-		if err == nil {
-			err = have.Error()
+// complete holds what there is to what should be. An error that is not fatal may pass.
+func (s *setup) complete(have map[string]found) error {
+	for _, t := range s.topics {
+		switch got := have[t.name]; {
+		case t.denied != nil && errors.Is(got.err, kerr.UnknownTopicOrPartition):
+			return Fatal("topic %s does not exist, and this user may not make it: somebody who may runs `prl-stage --stage setup` once: %w", t.name, t.denied)
+		case got.err != nil:
+			return Denied(fmt.Errorf("look at topic %s: %w", t.name, got.err), t.needed...)
+		case got.partitions != t.partitions:
+			return Fatal("topic %s has %d partitions, this configuration asks for %d: they are fixed for a run; change run.name or the configuration", t.name, got.partitions, t.partitions)
 		}
-		if err == nil {
-			for _, t := range s.topics {
-				if got := int32(len(have[t.name].Partitions)); got != t.partitions {
-					return fmt.Errorf("topic %s has %d partitions, this configuration asks for %d: they are fixed for a run; change run.name or the configuration", t.name, got, t.partitions)
-				}
-			}
-			return nil
-		}
-		if ctx.Err() != nil {
-			return fmt.Errorf("wait for the topics of run %s: %w", s.rt.Run.Name, err)
-		}
-		pause(ctx, setupPause)
 	}
+	return nil
 }
 
 // check refuses topics that would lose records or refuse large ones.
 func (s *setup) check(ctx context.Context) error {
-	described, err := s.adm.DescribeTopicConfigs(ctx, s.names()...)
+	req := kmsg.NewPtrDescribeConfigsRequest()
+	for _, t := range s.topics {
+		r := kmsg.NewDescribeConfigsRequestResource()
+		r.ResourceType, r.ResourceName = kmsg.ConfigResourceTypeTopic, t.name
+		req.Resources = append(req.Resources, r)
+	}
+	resp, err := req.RequestWith(ctx, s.cl)
 	if err != nil {
 		return fmt.Errorf("look at the configuration of the topics: %w", err)
 	}
+	described := map[string]kmsg.DescribeConfigsResponseResource{}
+	for _, r := range resp.Resources {
+		described[r.ResourceName] = r
+	}
 	for _, t := range s.topics {
-		got, err := described.On(t.name, nil)
-		if err == nil {
-			err = got.Err
+		got, ok := described[t.name]
+		if !ok {
+			return fmt.Errorf("look at the configuration of topic %s: the brokers did not answer", t.name)
 		}
+		err := kerr.ErrorForCode(got.ErrorCode)
 		if errors.Is(err, kerr.TopicAuthorizationFailed) {
-			s.rt.Log.Warn("the configuration of a topic may not be looked at and is taken to be right", "topic", t.name, "want", t.configs)
+			if len(t.needed) > 0 {
+				s.rt.Log.Warn("the configuration of a topic may not be looked at and is taken to be right", "topic", t.name, "want", t.configs)
+			}
 			continue
 		}
 		if err != nil {
 			return fmt.Errorf("look at the configuration of topic %s: %w", t.name, err)
 		}
 		for _, c := range got.Configs {
-			if want, ok := t.configs[c.Key]; ok && c.Value != nil && *c.Value != want {
-				return fmt.Errorf("topic %s has %s = %s, a run needs %s: set it with your Kafka tools, or change run.name", t.name, c.Key, *c.Value, want)
+			if want, ok := t.configs[c.Name]; ok && c.Value != nil && *c.Value != want {
+				return fmt.Errorf("topic %s has %s = %s, a run needs %s: set it with your Kafka tools, or change run.name", t.name, c.Name, *c.Value, want)
 			}
 		}
 	}

@@ -35,6 +35,13 @@ func (h *Health) Set(stage string, ready bool) {
 	h.ready[stage] = ready
 }
 
+// Ready reports whether a stage does its work.
+func (h *Health) Ready(stage string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.ready[stage]
+}
+
 func (h *Health) snapshot() (stages map[string]bool, all bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

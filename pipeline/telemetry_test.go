@@ -83,31 +83,26 @@ func TestReadyOnceJoined(t *testing.T) {
 // TestLeaveGivesPartitionsUp stops an instance for good: its group has no member left, and another one finishes what it
 // had open.
 func TestLeaveGivesPartitionsUp(t *testing.T) {
-	rt, cluster := testRuntime(t)
-	rt.Leave = true
-	stop := start(t, rt, toyConfig())
-	produce(t, rt, trace(0, 0), trace(1, 0), trace(2, 0), trace(3, 0), trace(3, 1))
-	committed(t, rt, TopicSamples, 1)
-	if err := stop(); err != nil {
-		t.Fatal(err)
-	}
-	cl, err := rt.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer cl.Close()
-	groups, err := kadm.NewClient(cl).DescribeGroups(t.Context(), rt.TopicName("scorer"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if members := groups[rt.TopicName("scorer")].Members; len(members) > 0 {
-		t.Errorf("%d members are left in the group", len(members))
-	}
-	other := runtimeFor(t, cluster.ListenAddrs(), "two")
-	stop = start(t, other, toyConfig())
-	produce(t, rt, trace(0, 1), trace(1, 1), trace(2, 1))
-	oncePerGroup(t, committed(t, rt, TopicSamples, 4), 4)
-	if err := stop(); err != nil {
-		t.Fatal(err)
-	}
+	onBoth(t, func(t *testing.T, rt *Runtime) {
+		rt.Leave = true
+		stop := start(t, rt, toyConfig())
+		produce(t, rt, trace(0, 0), trace(1, 0), trace(2, 0), trace(3, 0), trace(3, 1))
+		committed(t, rt, TopicSamples, 1)
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		groups, err := kadm.NewClient(client(t, rt)).DescribeGroups(t.Context(), rt.TopicName("scorer"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if members := groups[rt.TopicName("scorer")].Members; len(members) > 0 {
+			t.Errorf("%d members are left in the group", len(members))
+		}
+		stop = start(t, another(t, rt, "two"), toyConfig())
+		produce(t, rt, trace(0, 1), trace(1, 1), trace(2, 1))
+		oncePerGroup(t, committed(t, rt, TopicSamples, 4), 4)
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+	})
 }

@@ -25,7 +25,7 @@ const rebalanceGrace = 2 * time.Second
 // commit writes what the units emitted, a state record for each of their inputs, and the offsets of every owned
 // partition, in one transaction. Records and blobs are prepared before it begins. After an error the session ends.
 func (s *session) commit(ctx context.Context, units []*unit) error {
-	prepared, done := context.WithTimeout(context.WithoutCancel(ctx), prepareDeadline)
+	prepared, done := context.WithTimeout(ctx, prepareDeadline)
 	defer done()
 	t, err := s.prepare(prepared, units)
 	if err != nil {
@@ -46,7 +46,8 @@ func (s *session) commit(ctx context.Context, units []*unit) error {
 	m := s.p.rt.Metrics
 	if err != nil {
 		m.Transactions.WithLabelValues(s.p.cfg.Stage, "aborted").Inc()
-		return errors.Join(fmt.Errorf("transaction: %w", Fenced(err)), s.abort(ctx))
+		err = Denied(Fenced(err), ReadGroup(s.p.group()), WriteTransactionalID(s.p.transactionalID()))
+		return errors.Join(fmt.Errorf("transaction: %w", err), s.abort(ctx))
 	}
 	Crash(s.p.cfg.Stage + ".before-commit")
 	if err := s.cl.EndTransaction(ctx, kgo.TryCommit); err != nil {
@@ -81,7 +82,7 @@ func (s *session) prepare(ctx context.Context, units []*unit) (*transaction, err
 	for _, u := range units {
 		var outputs, states []*kgo.Record
 		for _, e := range u.out.Emitted {
-			r, err := s.p.rt.Encode(ctx, e)
+			r, err := s.p.encode(ctx, e)
 			if err != nil {
 				return nil, err
 			}
@@ -93,6 +94,9 @@ func (s *session) prepare(ctx context.Context, units []*unit) (*transaction, err
 		}
 		for _, rec := range recs {
 			r, err := s.p.rt.Encode(ctx, Emission{TopicState, AutoPartition, schemas.Record(rec)})
+			if errors.Is(err, errTooLarge) {
+				return nil, Fatal("state of %s/%d: %w", rec.Topic, rec.Partition, err)
+			}
 			if err != nil {
 				return nil, err
 			}
@@ -101,6 +105,18 @@ func (s *session) prepare(ctx context.Context, units []*unit) (*transaction, err
 		t.outputs, t.states = append(t.outputs, outputs), append(t.states, states)
 	}
 	return t, nil
+}
+
+// encode makes the record of an emission. One that fits no topic would fail again however often it is tried, so a few
+// words take its place, under its key: readers cannot decode them, send them to dlq, and end what the key names.
+func (p *Processor) encode(ctx context.Context, e Emission) (*kgo.Record, error) {
+	r, err := p.rt.Encode(ctx, e)
+	if !errors.Is(err, errTooLarge) {
+		return r, err
+	}
+	p.rt.Log.Error("a record is replaced by its error", "stage", p.cfg.Stage, "topic", e.Topic, "error", err)
+	topic, _ := TopicOf(e.Topic)
+	return p.rt.address(e, topic, []byte(err.Error())), nil
 }
 
 // produce sends the records and waits until all are acknowledged; then the state records' offsets are known.
@@ -132,7 +148,7 @@ func ProduceAll(ctx context.Context, cl *kgo.Client, records []*kgo.Record) erro
 			if err != nil {
 				mu.Lock()
 				defer mu.Unlock()
-				failed = err
+				failed = Denied(err, WriteTopic(r.Topic))
 			}
 		})
 	}
@@ -179,6 +195,9 @@ func (t *transaction) settle(p *Processor, now time.Time) {
 		for _, in := range u.inputs {
 			p.rt.Metrics.Unfinished.WithLabelValues(p.cfg.Stage, in.topic, strconv.Itoa(int(u.partition))).Set(float64(len(in.set.open)))
 		}
+		u.count(func(why string, n int64) {
+			p.rt.Metrics.PassedOver.WithLabelValues(p.cfg.Stage, why).Add(float64(n))
+		})
 		u.done(now)
 		if core, ok := u.core.(AsyncCore); ok {
 			core.Committed()
@@ -248,7 +267,7 @@ func (s *session) txnOffsetCommit(ctx context.Context) error {
 	for _, topic := range resp.Topics {
 		for _, part := range topic.Partitions {
 			if err := kerr.ErrorForCode(part.ErrorCode); err != nil {
-				return fmt.Errorf("commit offset of partition %d: %w", part.Partition, err)
+				return fmt.Errorf("commit offset of partition %d: %w", part.Partition, Denied(err, ReadTopic(topic.Topic)))
 			}
 		}
 	}

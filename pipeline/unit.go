@@ -3,7 +3,6 @@ package pipeline
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -23,7 +22,8 @@ type unit struct {
 	poison    []*kgo.Record
 	fed       bool
 	committed time.Time
-	waiting   string // for what, as logged last
+	counted   map[string]int64 // what the core's Counts were last
+	waiting   string           // for what, as logged last
 	told      time.Time
 }
 
@@ -98,7 +98,7 @@ func (p *Processor) restore(ctx context.Context, partition int32, commits map[st
 		}
 		for _, r := range recs {
 			rec, err := p.rt.Decode(ctx, r)
-			if errors.Is(err, errBlobStore) || err != nil && ctx.Err() != nil {
+			if errors.Is(err, ErrTransient) || err != nil && ctx.Err() != nil {
 				return nil, err
 			}
 			if err != nil {
@@ -113,6 +113,7 @@ func (p *Processor) restore(ctx context.Context, partition int32, commits map[st
 			}
 		}
 	}
+	u.count(func(string, int64) {}) // what was fed again was counted when it came
 	p.rt.Metrics.Restore.WithLabelValues(p.cfg.Stage).Observe(time.Since(start).Seconds())
 	return u, nil
 }
@@ -141,9 +142,16 @@ func (p *Processor) stateRecord(ctx context.Context, in *input, partition int32)
 	if err != nil {
 		return nil, err
 	}
-	state, err := schemas.DecodeAs[*schemas.StageState](recs[0].Value)
+	value, err := p.rt.DecodeValue(ctx, recs[0].Value)
+	if errors.Is(err, ErrTransient) || err != nil && ctx.Err() != nil {
+		return nil, err
+	}
 	if err != nil {
 		return nil, Fatal("state record at offset %d: %w", at, err)
+	}
+	state, ok := value.(*schemas.StageState)
+	if !ok {
+		return nil, Fatal("state record at offset %d: it is a %s", at, value.SchemaName())
 	}
 	if state.Stage != p.cfg.Stage || state.Topic != in.topic || state.Partition != int(partition) {
 		return nil, Fatal("the commit of %s/%d points at the state of %s %s/%d", in.topic, partition, state.Stage, state.Topic, state.Partition)
@@ -178,7 +186,7 @@ func (u *unit) state(p *Processor) ([]*schemas.StageState, error) {
 // feed gives the core one record. What cannot be decoded or is refused goes to dlq.
 func (u *unit) feed(ctx context.Context, p *Processor, r *kgo.Record) error {
 	rec, err := p.rt.Decode(ctx, r)
-	if errors.Is(err, errBlobStore) || err != nil && ctx.Err() != nil {
+	if errors.Is(err, ErrTransient) || err != nil && ctx.Err() != nil {
 		return err // the record comes again
 	}
 	in := u.input(rec.Topic)
@@ -213,25 +221,9 @@ func (u *unit) undecodable(p *Processor, rec Record, r *kgo.Record, reason error
 	return u.finish(finished)
 }
 
-// What of a refused record and of its error goes to dlq.
-const (
-	maxPoisonBytes = 8 << 20
-	maxPoisonError = 4 << 10
-)
-
 // refuse sends a record to dlq, as it came, and finishes it.
 func (u *unit) refuse(p *Processor, rec Record, r *kgo.Record, reason error) {
-	p.rt.Log.Warn("record refused", "stage", p.cfg.Stage, "record", rec.Ref.String(), "error", reason)
-	p.rt.Metrics.Poison.WithLabelValues(p.cfg.Stage, rec.Topic).Inc()
-	u.poison = append(u.poison, &kgo.Record{
-		Topic: p.rt.TopicName(TopicDLQ), Key: []byte(fmt.Sprintf("%s/%d/%d", rec.Topic, rec.Partition, rec.Offset)),
-		Value: r.Value[:min(len(r.Value), maxPoisonBytes)], // the whole is where the key says
-		Headers: append([]kgo.RecordHeader{
-			{Key: "prl-stage", Value: []byte(p.cfg.Stage)},
-			{Key: "prl-error", Value: []byte(reason.Error()[:min(len(reason.Error()), maxPoisonError)])},
-			{Key: "prl-key", Value: r.Key},
-		}, r.Headers...),
-	})
+	u.poison = append(u.poison, p.rt.Refuse(p.cfg.Stage, rec, r, reason))
 	u.out.Finish(rec.Ref)
 }
 
@@ -279,6 +271,19 @@ const tellEvery = 30 * time.Second
 
 // changed reports whether there is something to commit.
 func (u *unit) changed() bool { return u.fed || u.out.Changed() || len(u.poison) > 0 }
+
+// count tells by how much the counts of a core have grown since the last call.
+func (u *unit) count(tell func(why string, n int64)) {
+	core, ok := u.core.(Counter)
+	if !ok {
+		return
+	}
+	now := core.Counts()
+	for why, n := range now {
+		tell(why, n-u.counted[why])
+	}
+	u.counted = now
+}
 
 // done forgets what a transaction has committed.
 func (u *unit) done(now time.Time) {

@@ -68,6 +68,9 @@ func (a *App) exportFinal(ctx context.Context, v *progress.View) (dir string, er
 func (a *App) runStages(ctx context.Context, view *view, printer *progress.Printer) error {
 	var all, last []Runner
 	for _, s := range Flow {
+		if s.Optional != nil && !s.Optional(a.Config) {
+			continue
+		}
 		r, err := s.New(a, s)
 		if err != nil {
 			return fmt.Errorf("stage %s: %w", s.Name, err)
@@ -157,7 +160,7 @@ func (v *view) watch(ctx context.Context, printer *progress.Printer) error {
 		poll, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 		recs, err := v.follower.Poll(poll)
 		cancel()
-		if err != nil {
+		if err != nil && !errors.Is(err, pipeline.ErrTransient) {
 			return err
 		}
 		if ctx.Err() != nil {

@@ -3,6 +3,7 @@ package stages
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -27,6 +28,8 @@ type App struct {
 	Serve []string
 	// Model generates in this process; nil where the policy is served elsewhere.
 	Model inference.Generator
+	// readers are, by the name in pipeline.Topics, the stages that keep state on what they have read of a topic.
+	readers map[string][]string
 }
 
 // NewApp joins a configuration to brokers that run. It makes no connection.
@@ -42,9 +45,13 @@ func NewApp(cfg *Config, brokers []string, instance string, log *slog.Logger) (*
 	if cfg.Sink.Dir == "" {
 		cfg.Sink.Dir = filepath.Join(dir, "parquet")
 	}
+	registry, err := pipeline.NewSchemaRegistry(cfg.SchemaRegistry, log)
+	if err != nil {
+		return nil, errors.Join(err, blobs.Close())
+	}
 	reg := prometheus.NewRegistry()
-	return &App{Config: cfg, Registry: reg, Runtime: &pipeline.Runtime{
-		Run: cfg.Run, Brokers: brokers, Instance: instance, Blobs: blobs, Log: log,
+	return &App{Config: cfg, Registry: reg, readers: readers(), Runtime: &pipeline.Runtime{
+		Run: cfg.Run, Brokers: brokers, Kafka: cfg.Kafka, Instance: instance, Blobs: blobs, Schemas: registry, Log: log,
 		Metrics: pipeline.NewMetrics(reg), Registry: reg, Health: &pipeline.Health{},
 	}}, nil
 }
@@ -52,26 +59,38 @@ func NewApp(cfg *Config, brokers []string, instance string, log *slog.Logger) (*
 // Close releases what the stages shared.
 func (a *App) Close() error { return a.Runtime.Blobs.Close() }
 
-// SetUp makes the run's topics or checks them, and holds the process to the settings the run began with.
-func (a *App) SetUp(ctx context.Context) error {
+// SetUp makes the run's topics or checks them, and holds the process to the settings the run began with. stages are those
+// of this process, all if none is named: it asks for no more rights than they need.
+func (a *App) SetUp(ctx context.Context, stages ...Stage) error {
 	if err := a.Config.agree(); err != nil {
 		return err
 	}
-	names := slices.Sorted(maps.Keys(a.Config.Envs))
-	for _, e := range a.Serve {
-		if !slices.Contains(names, e) {
-			names = append(names, e)
+	if a.Runtime.Schemas != nil {
+		if err := a.Runtime.Schemas.Resolve(ctx); err != nil {
+			return err
 		}
 	}
-	return a.Runtime.SetUp(ctx, names)
+	if err := a.Config.agreeFraming(); err != nil {
+		return err
+	}
+	var needed []pipeline.Right
+	for _, s := range stages {
+		needed = append(needed, s.Rights(a.Config.Run.Name)...)
+	}
+	return a.Runtime.SetUp(ctx, a.envs(), needed...)
+}
+
+// envs are the environments this process has to do with.
+func (a *App) envs() []string {
+	if len(a.Serve) > 0 {
+		return a.Serve
+	}
+	return slices.Sorted(maps.Keys(a.Config.Envs))
 }
 
 // openEnvs makes the environments this process serves, with the options of their sections.
 func (a *App) openEnvs() (map[string]env.Environment, error) {
-	names := a.Serve
-	if len(names) == 0 {
-		names = slices.Sorted(maps.Keys(a.Config.Envs))
-	}
+	names := a.envs()
 	if len(names) == 0 {
 		return nil, fmt.Errorf("no environment to serve: --env names one of %v, or the configuration has a section [envs.<name>]", envs.Names())
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/stages/broker"
+	"github.com/prl-project/prl/stages/cleanup"
 	"github.com/prl-project/prl/stages/emitter"
 	"github.com/prl-project/prl/stages/envserver"
 	"github.com/prl-project/prl/stages/eval"
@@ -22,6 +23,10 @@ type Config struct {
 	Run pipeline.RunConfig `toml:"run"`
 	// Brokers are Kafka's bootstrap addresses, or "embedded" alone.
 	Brokers []string `toml:"brokers"`
+	// Kafka says how the brokers and this process know each other.
+	Kafka pipeline.KafkaConfig `toml:"kafka"`
+	// SchemaRegistry gives records Confluent's framing.
+	SchemaRegistry pipeline.SchemaRegistryConfig `toml:"schema_registry"`
 	// Dir holds a folder for each run: blobs, Parquet files, locks, the embedded broker's data.
 	Dir string `toml:"dir"`
 	// Telemetry is the address of /metrics, /healthz and /readyz; port 0 takes a free one, empty serves none.
@@ -37,6 +42,7 @@ type Config struct {
 	Trainer   trainer.Config               `toml:"trainer"`
 	Model     trainer.ModelConfig          `toml:"model"`
 	Sink      sink.Config                  `toml:"sink"`
+	Cleanup   cleanup.Config               `toml:"cleanup"`
 }
 
 // Embedded is the broker address that means: the one in the binary.
@@ -46,10 +52,11 @@ const Embedded = "embedded"
 func DefaultConfig() *Config {
 	return &Config{
 		Run: pipeline.DefaultRunConfig(), Brokers: []string{"localhost:9092"}, Dir: "runs", Telemetry: "localhost:0",
-		Envs: map[string]emitter.EnvConfig{}, Evals: map[string]eval.Config{},
+		SchemaRegistry: pipeline.DefaultSchemaRegistryConfig(),
+		Envs:           map[string]emitter.EnvConfig{}, Evals: map[string]eval.Config{},
 		Broker: broker.DefaultConfig(), Emitter: emitter.DefaultConfig(), EnvServer: envserver.DefaultConfig(),
 		Inference: inference.DefaultConfig(), Scorer: scorer.DefaultConfig(), Packer: packer.DefaultConfig(),
-		Trainer: trainer.DefaultConfig(), Model: trainer.DefaultModelConfig(), Sink: sink.DefaultConfig(),
+		Trainer: trainer.DefaultConfig(), Model: trainer.DefaultModelConfig(), Sink: sink.DefaultConfig(), Cleanup: cleanup.DefaultConfig(),
 	}
 }
 
@@ -76,7 +83,10 @@ func (c *Config) Validate() error {
 	if len(c.Brokers) == 0 {
 		return fmt.Errorf("brokers is empty: Kafka's bootstrap addresses, or [%q]", Embedded)
 	}
-	for _, section := range []interface{ Validate() error }{c.Broker, c.EnvServer, c.Inference, c.Scorer, c.Packer, c.Trainer, c.Model, c.Sink} {
+	if c.Brokers[0] == Embedded && c.Kafka.Enabled() {
+		return fmt.Errorf("brokers = [%q] with a section [kafka]: the embedded broker has no TLS and no users; leave one of the two out", Embedded)
+	}
+	for _, section := range []interface{ Validate() error }{c.Kafka, c.SchemaRegistry, c.Broker, c.EnvServer, c.Inference, c.Scorer, c.Packer, c.Trainer, c.Model, c.Sink, c.Cleanup} {
 		if err := section.Validate(); err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/stages/cleanup"
 	"github.com/prl-project/prl/stages/emitter"
 	"github.com/prl-project/prl/stages/envserver"
 	"github.com/prl-project/prl/stages/eval"
@@ -42,9 +43,15 @@ type Stage struct {
 	Reads  []string // topics it consumes, each record once
 	Tables []string // topics every instance reads whole
 	Writes []string // topics it writes; every stage with a Processor also writes state and dlq
-	Key    string   // what its work is divided by
+	// Deletes are topics of which it deletes records, having read what is left of them.
+	Deletes []string
+	// Proof are topics that hold records only after it has worked: then there must be state of it.
+	Proof []string
+	Key   string // what its work is divided by
 	// TransactionTimeout is the broker's patience with one transaction; 0 for the shell's default.
 	TransactionTimeout time.Duration
+	// Optional says whether the stage is part of --stage all; nil for always.
+	Optional func(c *Config) bool
 	// New makes the stage; Run starts it.
 	New func(a *App, s Stage) (Runner, error)
 }
@@ -61,12 +68,13 @@ var Flow = []Stage{
 		Reads:  []string{pipeline.TopicOutcomes, pipeline.TopicRequests},
 		Tables: []string{pipeline.TopicPolicies, pipeline.TopicEnvs, pipeline.TopicState},
 		Writes: []string{AllTasks, pipeline.TopicTraces},
+		Proof:  []string{pipeline.TopicSamples},
 		New: func(a *App, s Stage) (Runner, error) {
 			core, err := emitter.New(a.Config.Run, a.Config.Emitter, a.Config.Envs)
 			if err != nil {
 				return nil, err
 			}
-			return a.processor(s, core, []string{pipeline.TopicSamples})
+			return a.processor(s, core)
 		},
 	},
 	{
@@ -95,7 +103,7 @@ var Flow = []Stage{
 				return envserver.New(a.Runtime, a.Config.EnvServer, envs, a.Model)
 			}
 			client := inference.NewClient(a.Config.EnvServer.ModelURL)
-			client.Token = a.Config.Inference.Token
+			client.Token = a.Config.Inference.Token.Reveal()
 			return envserver.New(a.Runtime, a.Config.EnvServer, envs, client)
 		},
 	},
@@ -103,8 +111,9 @@ var Flow = []Stage{
 		Name: "scorer", Does: "groups traces, filters, computes advantages", Kind: Core, Key: "group",
 		Reads:  []string{pipeline.TopicTraces},
 		Writes: []string{pipeline.TopicSamples},
+		Proof:  []string{pipeline.TopicSamples},
 		New: func(a *App, s Stage) (Runner, error) {
-			return a.processor(s, scorer.New(a.Config.Run, a.Config.Scorer), []string{pipeline.TopicSamples})
+			return a.processor(s, scorer.New(a.Config.Run, a.Config.Scorer))
 		},
 	},
 	{
@@ -112,15 +121,16 @@ var Flow = []Stage{
 		TransactionTimeout: time.Minute, // a step is one transaction
 		Reads:              []string{pipeline.TopicSamples},
 		Writes:             []string{pipeline.TopicBatches, pipeline.TopicOutcomes, pipeline.TopicRequests, pipeline.TopicMetrics},
+		Proof:              []string{pipeline.TopicBatches},
 		New: func(a *App, s Stage) (Runner, error) {
-			return a.processor(s, packer.New(a.Config.Run, a.Config.Packer), []string{pipeline.TopicBatches})
+			return a.processor(s, packer.New(a.Config.Run, a.Config.Packer))
 		},
 	},
 	{
 		Name: "trainer", Does: "optimizer steps; publishes policy versions", Kind: Special, Key: "rank",
 		Reads:  []string{pipeline.TopicBatches},
 		Tables: []string{pipeline.TopicPolicies},
-		Writes: []string{pipeline.TopicPolicies, pipeline.TopicMetrics},
+		Writes: []string{pipeline.TopicPolicies, pipeline.TopicMetrics, pipeline.TopicDLQ},
 		New: func(a *App, s Stage) (Runner, error) {
 			return trainer.New(a.Runtime, a.Config.Trainer, a.Config.Model)
 		},
@@ -130,12 +140,13 @@ var Flow = []Stage{
 		Reads:  []string{pipeline.TopicEvalTraces},
 		Tables: []string{pipeline.TopicPolicies, pipeline.TopicEnvs, pipeline.TopicState},
 		Writes: []string{AllTasks, pipeline.TopicEvalTraces, pipeline.TopicOutcomes, pipeline.TopicEvals},
+		Proof:  []string{pipeline.TopicEvals},
 		New: func(a *App, s Stage) (Runner, error) {
 			core, err := eval.New(a.Config.Run, a.Config.Emitter, a.Config.Envs, a.Config.Evals)
 			if err != nil {
 				return nil, err
 			}
-			return a.processor(s, core, []string{pipeline.TopicEvals})
+			return a.processor(s, core)
 		},
 	},
 	{
@@ -147,6 +158,31 @@ var Flow = []Stage{
 		},
 		New: func(a *App, s Stage) (Runner, error) { return sink.New(a.Runtime, a.Config.Sink) },
 	},
+	{
+		Name: "cleanup", Does: "deletes records and blobs that nobody needs any more", Kind: Special, Key: "one is enough",
+		Tables:   []string{pipeline.TopicState, pipeline.TopicPolicies, pipeline.TopicEvals},
+		Deletes:  []string{AllTasks, pipeline.TopicTraces, pipeline.TopicEvalTraces, pipeline.TopicSamples, pipeline.TopicBatches},
+		Optional: func(c *Config) bool { return c.Cleanup.Every > 0 },
+		New: func(a *App, s Stage) (Runner, error) {
+			return cleanup.New(a.Runtime, a.Config.Cleanup, a.Config.Sink.Dir, a.readers, a.Config.Evals)
+		},
+	},
+}
+
+// readers are, by the name in pipeline.Topics, the stages that keep state on what they have read of a topic.
+func readers() map[string][]string {
+	by := map[string][]string{}
+	for _, s := range Flow {
+		if s.Kind == Special {
+			continue
+		}
+		for _, topic := range s.Reads {
+			if t, ok := pipeline.TopicOf(topic); ok {
+				by[t.Name] = append(by[t.Name], s.Name)
+			}
+		}
+	}
+	return by
 }
 
 // Find is the stage of a name.
@@ -158,12 +194,12 @@ func Find(name string) (Stage, error) {
 		}
 		names = append(names, s.Name)
 	}
-	return Stage{}, fmt.Errorf("no stage %q; there are all, broker, %s", name, strings.Join(names, ", "))
+	return Stage{}, fmt.Errorf("no stage %q; there are all, broker, setup, %s", name, strings.Join(names, ", "))
 }
 
-// processor makes the shell of a core from its row; proof are topics that hold records only after it has worked.
-func (a *App) processor(s Stage, core func(int32, []byte) (pipeline.Core, error), proof []string) (Runner, error) {
+// processor makes the shell of a core from its row.
+func (a *App) processor(s Stage, core func(int32, []byte) (pipeline.Core, error)) (Runner, error) {
 	return pipeline.NewProcessor(a.Runtime, pipeline.ProcessorConfig{
-		Stage: s.Name, Inputs: s.Reads, Tables: s.Tables, Proof: proof, New: core, TransactionTimeout: s.TransactionTimeout,
+		Stage: s.Name, Inputs: s.Reads, Tables: s.Tables, Proof: s.Proof, New: core, TransactionTimeout: s.TransactionTimeout,
 	})
 }

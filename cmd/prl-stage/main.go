@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -20,11 +21,13 @@ import (
 
 const description = `prl trains language models with reinforcement learning: every hop is a Kafka topic, every stage can be killed at any time, every rollout can be asked with SQL.
 
-Stages: all (everything here, with an embedded broker), broker, emitter, envserver, inference, scorer, packer, trainer, eval, sink.
+Stages: all (everything here, with an embedded broker), broker, emitter, envserver, inference, scorer, packer, trainer, eval, sink, cleanup, setup, audit.
 
   prl-stage --stage all --config configs/demo.toml
   prl-stage --stage envserver --env wordle
   prl-stage --stage trainer
+  prl-stage --stage setup      makes the topics of a run and ends, for stages that may not (deploy/kafka/acls.csv)
+  prl-stage --stage audit      holds what a run has left behind to what must always hold; exits with 1 if it does not
 
 Settings come from --config, then from variables PRL__SECTION__KEY, then from --set, each over the ones before.`
 
@@ -75,12 +78,18 @@ func run(f flags) error {
 	if f.Stage == "all" {
 		return runAll(ctx, f, cfg)
 	}
+	if f.Stage == stages.AuditName {
+		return auditRun(ctx, f, cfg)
+	}
 	stage, err := stages.Find(f.Stage)
-	if err != nil {
+	if err != nil && f.Stage != stages.SetupName {
 		return err
 	}
 	if cfg.Brokers[0] == stages.Embedded {
 		return fmt.Errorf("--stage %s needs a broker it shares with the others: start `prl-stage --stage broker` and give --brokers localhost:9092", f.Stage)
+	}
+	if f.Stage == stages.SetupName {
+		return setUp(ctx, f, cfg)
 	}
 	return runOne(ctx, f, cfg, stage)
 }
@@ -91,14 +100,18 @@ func configure(f flags) (*stages.Config, error) {
 	if f.Run != "" {
 		sets = append(sets, fmt.Sprintf("run.name=%q", f.Run))
 	}
+	if len(f.Brokers) > 0 {
+		var quoted []string
+		for _, b := range f.Brokers {
+			quoted = append(quoted, fmt.Sprintf("%q", b))
+		}
+		sets = append(sets, "brokers=["+strings.Join(quoted, ",")+"]")
+	}
 	if f.Telemetry != nil {
 		sets = append(sets, fmt.Sprintf("telemetry=%q", *f.Telemetry))
 	}
 	if err := pipeline.LoadConfig(f.Config, os.Environ(), sets, cfg); err != nil {
 		return nil, err
-	}
-	if len(f.Brokers) > 0 {
-		cfg.Brokers = f.Brokers
 	}
 	return cfg, nil
 }
@@ -132,7 +145,7 @@ func runAll(ctx context.Context, f flags, cfg *stages.Config) error {
 		instance = "all"
 	}
 	work := func(ctx context.Context, brokers []string) error {
-		return withApp(ctx, f, cfg, brokers, instance, log, func(ctx context.Context, a *stages.App) error {
+		return withApp(ctx, f, cfg, brokers, instance, log, nil, func(ctx context.Context, a *stages.App) error {
 			return a.RunAll(ctx, os.Stdout)
 		})
 	}
@@ -141,6 +154,33 @@ func runAll(ctx context.Context, f flags, cfg *stages.Config) error {
 	}
 	if f.Fresh {
 		return fmt.Errorf("--fresh deletes the data of an embedded broker; on %v choose another --run instead", cfg.Brokers)
+	}
+	return work(ctx, cfg.Brokers)
+}
+
+// auditRun reads what a run has left behind and tells what is wrong with it. It makes no topic.
+func auditRun(ctx context.Context, f flags, cfg *stages.Config) error {
+	if _, err := os.Stat(cfg.RunDir()); err != nil {
+		return fmt.Errorf("audit run %s: its weights and Parquet files are not here: %w", cfg.Run.Name, err)
+	}
+	work := func(ctx context.Context, brokers []string) (err error) {
+		app, err := stages.NewApp(cfg, brokers, stages.AuditName, logger(f, slog.LevelWarn))
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, app.Close()) }()
+		report, err := app.Audit(ctx)
+		if err != nil {
+			return err
+		}
+		fmt.Print(report)
+		if n := report.Total(); n > 0 {
+			return fmt.Errorf("run %s has %d violations", cfg.Run.Name, n)
+		}
+		return nil
+	}
+	if cfg.Brokers[0] == stages.Embedded {
+		return withBroker(ctx, f, cfg, work)
 	}
 	return work(ctx, cfg.Brokers)
 }
@@ -191,7 +231,7 @@ func runOne(ctx context.Context, f flags, cfg *stages.Config, stage stages.Stage
 		instance = name
 	}
 	log = log.With("instance", instance)
-	return withApp(ctx, f, cfg, cfg.Brokers, instance, log, func(ctx context.Context, a *stages.App) error {
+	return withApp(ctx, f, cfg, cfg.Brokers, instance, log, []stages.Stage{stage}, func(ctx context.Context, a *stages.App) error {
 		runner, err := stage.New(a, stage)
 		if err != nil {
 			return err
@@ -201,15 +241,27 @@ func runOne(ctx context.Context, f flags, cfg *stages.Config, stage stages.Stage
 	})
 }
 
-// withApp runs work with an app, its topics set up and its telemetry served.
-func withApp(ctx context.Context, f flags, cfg *stages.Config, brokers []string, instance string, log *slog.Logger, work func(context.Context, *stages.App) error) (err error) {
+// setUp makes or checks the topics of a run and does nothing else.
+func setUp(ctx context.Context, f flags, cfg *stages.Config) error {
+	cfg.Telemetry = ""
+	return withApp(ctx, f, cfg, cfg.Brokers, stages.SetupName, logger(f, slog.LevelInfo), nil, func(context.Context, *stages.App) error {
+		fmt.Printf("The topics of run %s are there and right.\n", cfg.Run.Name)
+		return nil
+	})
+}
+
+// withApp runs work with an app, the topics of its stages (nil for all) set up and its telemetry served.
+func withApp(ctx context.Context, f flags, cfg *stages.Config, brokers []string, instance string, log *slog.Logger, run []stages.Stage, work func(context.Context, *stages.App) error) (err error) {
 	app, err := stages.NewApp(cfg, brokers, instance, log)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, app.Close()) }()
 	app.Serve, app.Runtime.Leave = f.Env, f.Leave
-	if err := app.SetUp(ctx); err != nil {
+	if err := app.SetUp(ctx, run...); err != nil {
+		if ctx.Err() != nil && len(run) > 0 {
+			return nil // a stage that is stopped before it began
+		}
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)

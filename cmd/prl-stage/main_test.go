@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prl-project/prl/pipeline/pipelinetest"
 	"github.com/prl-project/prl/stages"
 	"github.com/prl-project/prl/stages/broker"
 )
@@ -169,19 +168,15 @@ func audit(t *testing.T, dir, run string, sets ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var envs []string
-	for name := range cfg.Envs {
-		envs = append(envs, name)
-	}
-	report, err := pipelinetest.AuditRun(ctx, app.Runtime, envs, true)
+	report, err := app.Audit(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, v := range report.Violations {
 		t.Error(v)
 	}
-	if report.Packed == 0 || report.Versions < 2 {
-		t.Errorf("nothing to audit: %+v", report)
+	if report.Packed == 0 || report.Versions < 2 || !report.Ended {
+		t.Errorf("nothing to audit, or the run has not ended:\n%v", report)
 	}
 	t.Logf("audited %d groups, %d rollouts, %d packed, %d versions", report.Groups, report.Rollouts, report.Packed, report.Versions)
 }

@@ -173,7 +173,7 @@ func TestViews_Traces(t *testing.T) {
 		Timing: schemas.Timing{GenerationMs: 12.5},
 		Nodes: []schemas.Node{
 			{Parent: -1, Role: "user", Content: "cut \xe2\x98"},
-			{Parent: 0, Role: "assistant", Content: "crane", TokenIDs: schemas.PackInt32s([]int32{5, -6}), Mask: []byte{0, 255},
+			{Parent: 0, Role: "assistant", Content: "crane", TokenIDs: schemas.PackInt32s([]int32{5, -6}), Mask: []byte{0, 1},
 				Logprobs: schemas.PackFloat32s([]float32{0, -1.5}), ToolCalls: []schemas.ToolCall{{Name: "guess", Arguments: "{}"}},
 				Versions: []schemas.VersionRun{{Offset: 0, Version: 3}}},
 		},
@@ -191,7 +191,7 @@ func TestViews_Traces(t *testing.T) {
 	expect(t, db, "SELECT kafka_topic, kafka_partition, kafka_offset, kafka_time::VARCHAR FROM traces WHERE env = 'wordle'",
 		"traces 0 0 2023-11-14 22:13:20.123")
 	expect(t, db, "SELECT env, group_id, rollout_index, node, parent, role, content, token_ids, mask, logprobs, tool_calls[1].name, versions[1].version FROM nodes ORDER BY node",
-		"wordle 4 1 0 -1 user cut \uFFFD [] [] [] <nil> <nil>", "wordle 4 1 1 0 assistant crane [5 -6] [0 255] [0 -1.5] guess 3")
+		"wordle 4 1 0 -1 user cut \uFFFD [] [] [] <nil> <nil>", "wordle 4 1 1 0 assistant crane [5 -6] [0 1] [0 -1.5] guess 3")
 	expect(t, db, "SELECT typeof(token_ids), typeof(logprobs), typeof(mask), typeof(temperature) FROM nodes LIMIT 1", "INTEGER[] FLOAT[] INTEGER[] DOUBLE")
 	expect(t, db, "SELECT kafka_offset, kafka_raw::VARCHAR FROM read_parquet('"+run+"/parquet/traces/*.parquet', union_by_name = true) WHERE kafka_error IS NOT NULL", "1 garbage")
 }

@@ -3,7 +3,8 @@
 // outcome.
 //
 // Reads: outcomes and requests (one partition each, one core for both); the tables policies, envs and, of environment
-// servers, state. Nothing is emitted before a PolicyVersion and the EnvInfo of every configured environment.
+// servers, the recent ones of state. Nothing is emitted before a PolicyVersion and the EnvInfo of every configured
+// environment.
 //
 // Writes: tasks.<env>, each to the partition schedule.Queues chooses; to traces, an errored Trace for each rollout of a
 // group that is ended here, because of its deadline (timed_out) or because the run has (cancelled).

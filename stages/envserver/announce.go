@@ -3,6 +3,7 @@ package envserver
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -37,7 +38,11 @@ func (s *Server) announce(ctx context.Context, cl *kgo.Client) error {
 	}
 	for ctx.Err() == nil {
 		wait := announceEvery
-		if err := cl.ProduceSync(ctx, recs...).FirstErr(); err != nil && ctx.Err() == nil {
+		err := cl.ProduceSync(ctx, recs...).FirstErr()
+		if denied := pipeline.Denied(err, pipeline.WriteTopic(s.rt.TopicName(pipeline.TopicEnvs))); errors.Is(denied, pipeline.ErrFatal) {
+			return fmt.Errorf("announce the environments: %w", denied)
+		}
+		if err != nil && ctx.Err() == nil {
 			s.rt.Log.Warn("announcement failed", "error", err)
 			wait = announcePause
 		}

@@ -2,6 +2,7 @@ package envserver
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -122,6 +123,9 @@ func (c *conversation) reward(k int, rewards env.CharRewards) error {
 	}
 	out := make([]float32, r.opening, r.opening+len(values))
 	for _, v := range values {
+		if math.IsNaN(v) || math.Abs(v) > math.MaxFloat32 {
+			return fmt.Errorf("reply %d: a token's reward is %v", k, v)
+		}
 		out = append(out, float32(v))
 	}
 	c.nodes[r.node].TokenRewards = schemas.PackFloat32s(out)

@@ -14,7 +14,7 @@ type core struct {
 	pool   *pool
 	player *player
 
-	inherited map[int64]int // crashes of tasks that are to come again, by offset
+	inherited map[int64]entry // tasks that are to come again, by offset
 	jobs      map[int64]*job
 	order     []int64 // offsets of jobs, ascending
 	fresh     []*job  // since the last tick
@@ -32,12 +32,9 @@ func newCore(p *pool, player *player, state []byte) (*core, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &core{pool: p, player: player, inherited: map[int64]int{}, jobs: map[int64]*job{}}
+	c := &core{pool: p, player: player, inherited: map[int64]entry{}, jobs: map[int64]*job{}}
 	for _, e := range entries {
-		if e.started {
-			e.crashes++
-		}
-		c.inherited[e.offset] = e.crashes
+		c.inherited[e.offset] = e
 	}
 	return c, nil
 }
@@ -51,16 +48,32 @@ func (c *core) Process(r pipeline.Record, _ *pipeline.Out) error {
 	if err := playable(t, c.player.info.Name); err != nil {
 		return err
 	}
+	if err := c.player.recordable(t); err != nil {
+		return err
+	}
 	c.pool.mu.Lock()
 	defer c.pool.mu.Unlock()
 	if c.jobs[r.Offset] != nil {
 		return nil // it comes again, and runs already
 	}
-	j := &job{core: c, player: c.player, task: t, ref: r.Ref, crashes: c.inherited[r.Offset]}
+	before := c.inherited[r.Offset]
+	j := &job{core: c, player: c.player, task: t, ref: r.Ref, crashes: before.crashes}
+	if before.started {
+		if j.crashes++; j.crashes < len(c.pool.queues) {
+			c.pool.rerun(j, rerunCrashed)
+		}
+	}
 	delete(c.inherited, r.Offset)
 	c.jobs[r.Offset], c.order, c.fresh = j, append(c.order, r.Offset), append(c.fresh, j)
 	return nil
 }
+
+// What a task may ask for at most.
+const (
+	maxGroup       = 1 << 12
+	maxTimeout     = 365 * 24 * time.Hour
+	maxTemperature = 1e6
+)
 
 // playable checks what every environment and model asks of a task.
 func playable(t *schemas.Task, env string) error {
@@ -69,9 +82,13 @@ func playable(t *schemas.Task, env string) error {
 		return fmt.Errorf("a task of environment %q", t.Env)
 	case t.Split != schemas.SplitTrain && t.Split != schemas.SplitEval:
 		return fmt.Errorf("split %q is neither %s nor %s", t.Split, schemas.SplitTrain, schemas.SplitEval)
+	case t.RolloutIndex < 0 && t.GroupSize > maxGroup:
+		return fmt.Errorf("a group of %d rollouts: at most %d run as one task", t.GroupSize, maxGroup)
 	case t.MaxTokens < 1 || t.MaxRolloutTokens < 1 || t.TimeoutMs < 1:
 		return fmt.Errorf("max_tokens %d, max_rollout_tokens %d, timeout_ms %d: each at least 1", t.MaxTokens, t.MaxRolloutTokens, t.TimeoutMs)
-	case !(t.Temperature >= 0) || !(t.TopP > 0 && t.TopP <= 1):
+	case t.TimeoutMs > maxTimeout.Milliseconds():
+		return fmt.Errorf("timeout_ms %d: at most %d", t.TimeoutMs, maxTimeout.Milliseconds())
+	case !(t.Temperature >= 0 && t.Temperature <= maxTemperature) || !(t.TopP > 0 && t.TopP <= 1):
 		return fmt.Errorf("temperature %v, top_p %v", t.Temperature, t.TopP)
 	case t.Eval == "" && (t.Temperature == 0 || t.TopP != 1):
 		return fmt.Errorf("temperature %v, top_p %v: what is trained on is sampled at a temperature above 0 and a top_p of 1", t.Temperature, t.TopP)
@@ -115,7 +132,7 @@ func (c *core) State() ([]byte, error) {
 			continue
 		}
 		order = append(order, offset)
-		started := !c.revoked && (j.phase == granted || j.phase == running || j.phase == done)
+		started := !c.revoked && (j.phase == granted || j.phase == running)
 		if started || j.crashes > 0 {
 			entries = append(entries, entry{offset, started, j.crashes})
 		}
@@ -153,6 +170,8 @@ func (c *core) Revoking() {
 		case waiting:
 			j.phase = dropped
 			delete(p.jobs, j)
+		case running:
+			p.rerun(j, rerunMoved)
 		case done:
 			p.rest()
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -394,6 +395,86 @@ func TestDrain(t *testing.T) {
 	})
 }
 
+// A stop lists what was about to start as not started, at once.
+func TestDrainGivesUpWhatWasAboutToStart(t *testing.T) {
+	bubble(t, 2, func(s *shell) {
+		t := s.T
+		c := s.core(nil)
+		s.task(c, 0)
+		s.commit(c)
+		s.task(c, 1)
+		s.tick(c)
+		equal(t, "listed", entries(t, s.state(c)), []entry{{0, true, 0}, {1, true, 0}})
+		ctx, cancel := context.WithCancel(context.Background())
+		drained := make(chan struct{})
+		go func() {
+			s.pool.drain(ctx)
+			close(drained)
+		}()
+		synctest.Wait()
+		if _, changed := s.tick(c); !changed {
+			t.Fatal("nothing to commit while it drains")
+		}
+		equal(t, "listed while it drains", entries(t, s.state(c)), []entry{{0, true, 0}})
+		c.Committed()
+		cancel()
+		<-drained
+		equal(t, "started", s.started, []string{"0"})
+	})
+}
+
+// Whose trace is acknowledged did not kill the process, even where it is not finished yet; and until then the next task
+// that may kill it waits.
+func TestAcknowledgedTracesAreNoCrash(t *testing.T) {
+	bubble(t, 8, func(s *shell) {
+		t := s.T
+		acknowledge := make(chan struct{})
+		publish := s.pool.publish
+		s.pool.publish = func(ctx context.Context, traces []*schemas.Trace) error {
+			<-acknowledge
+			return publish(ctx, traces)
+		}
+		c := s.core(encodeState([]entry{{0, false, 3}, {1, false, 3}}))
+		s.task(c, 0, 1)
+		s.commit(c)
+		s.end("0")
+		equal(t, "listed before the trace is acknowledged", entries(t, s.commit(c)), []entry{{0, true, 3}, {1, false, 3}})
+		equal(t, "started", s.started, []string{"0"})
+		close(acknowledge)
+		synctest.Wait()
+		equal(t, "listed then", entries(t, s.state(c)), []entry{{0, false, 3}, {1, false, 3}})
+		finished, _ := s.tick(c)
+		equal(t, "finished", finished, []int64{0})
+		equal(t, "listed next", entries(t, s.state(c)), []entry{{1, true, 3}})
+		c.Committed()
+		synctest.Wait()
+		equal(t, "started then", s.started, []string{"0", "1"})
+	})
+}
+
+func TestRerunsAreCounted(t *testing.T) {
+	bubble(t, 8, func(s *shell) {
+		t := s.T
+		var reruns []string
+		s.pool.rerun = func(j *job, why string) { reruns = append(reruns, name(j.task)+" "+why) }
+		c := s.core(encodeState([]entry{{0, true, 0}, {1, true, 4}, {2, false, 1}}))
+		s.task(c, 0, 1, 2, 3)
+		equal(t, "reruns after a crash (the limit is 5)", reruns, []string{"0 crashed"})
+		s.commit(c)
+		reruns = nil
+		s.end("2")
+		c.Revoking()
+		slices.Sort(reruns)
+		equal(t, "reruns when the partition goes", reruns, []string{"0 moved", "3 moved"})
+		reruns = nil
+		other := s.core(nil)
+		s.task(other, 9)
+		s.commit(other)
+		s.stopped()
+		equal(t, "reruns by a stop", reruns, []string{"9 stopped"})
+	})
+}
+
 func TestUnplayableTasksAreRefused(t *testing.T) {
 	for name, change := range map[string]func(*schemas.Task){
 		"environment": func(t *schemas.Task) { t.Env = "other" },
@@ -401,6 +482,9 @@ func TestUnplayableTasksAreRefused(t *testing.T) {
 		"tokens":      func(t *schemas.Task) { t.MaxTokens = 0 },
 		"greedy":      func(t *schemas.Task) { t.Temperature = 0 },
 		"top_p":       func(t *schemas.Task) { t.TopP = 0.9 },
+		"temperature": func(t *schemas.Task) { t.Temperature = math.Inf(1) },
+		"time":        func(t *schemas.Task) { t.TimeoutMs = math.MaxInt64 },
+		"group":       func(t *schemas.Task) { t.GroupSize, t.RolloutIndex = math.MaxInt32, -1 },
 	} {
 		c, err := newCore(newPool(1, 5), testPlayer(t, &game{}, nil), nil)
 		if err != nil {

@@ -5,7 +5,9 @@
 //	Writes  traces and eval_traces, as rollouts end, with a producer of its own; envs
 //	Key     a trace: its group
 //	State   per unfinished task: whether it may be running, and how often the process ended without warning while it did
-//	On replay  unfinished tasks come again and are played again, with the same seeds; the scorer takes the first trace
+//	On replay  unfinished tasks come again and are played again, with the same seeds; the scorer takes the first trace.
+//	           Where the state was deleted that is all tasks: no topic proves that there was any (the emitter writes traces,
+//	           too), and what is played again changes nothing
 //
 // One process serves several environments, each with a consumer group of its own; its slots (concurrency) are shared, and
 // the oldest task gets the next one.
@@ -18,18 +20,22 @@
 //     text is rendered once, and never tokenised again.
 //   - ListedBeforeStarted: no rollout starts before a committed state lists it, so that an end without warning is counted.
 //     A task with max_crashes of them becomes an errored trace; from two on few such tasks run at a time.
-//   - HandOver: what was given away in order (a rebalance, a stop) is recorded as not started.
+//   - HandOver: what was given away in order (a rebalance, a stop) is recorded as not started. A rollout that runs when its
+//     partition goes elsewhere is run to its end here all the same, and begun again there.
 //   - SeedsOfCalls: the sampling seed of a model call depends on the task's seed and the number of the call alone.
 //
 // Optimisations: rollouts that can no longer meet the bound on off-policy steps (I3), or whose group is decided, are
-// cancelled.
+// cancelled. Outcomes are read from the oldest unfinished task on, so that a start takes as long on an old run as on a young
+// one. What is begun again is counted (prl_envserver_reruns_total): of one server that ends without warning the rollouts
+// that ran, of a rebalance those on the partitions that moved.
 //
 // The parts: rollout, conversation, episode, model and toolcalls play one rollout; group a task; pool shares the slots;
-// core and state are what the shell runs; publish, announce and follow speak to Kafka; this file joins them.
+// core and state are what the shell runs; publish, announce, follow and outcomes speak to Kafka; this file joins them.
 package envserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -44,12 +50,14 @@ import (
 	"github.com/prl-project/prl/stages/inference"
 )
 
-// How often the shell commits. A task starts with a commit that lists it, so commitEvery is what its start may wait.
-const (
-	commitEvery = 100 * time.Millisecond
-	tickEvery   = 25 * time.Millisecond
-	heartbeat   = 5 * time.Second
-)
+// A pace is how often the shell does things.
+type pace struct {
+	commit    time.Duration // least time between two commits; a task starts with one that lists it
+	tick      time.Duration
+	heartbeat time.Duration // longest time between two commits
+}
+
+var usual = pace{commit: 100 * time.Millisecond, tick: 25 * time.Millisecond, heartbeat: 5 * time.Second}
 
 // Server is the environment server of one process.
 type Server struct {
@@ -65,6 +73,10 @@ type Server struct {
 
 // New makes a server of environments by name. model answers the model calls; nil asks the server at cfg.ModelURL.
 func New(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment, model Generator) (*Server, error) {
+	return newServer(rt, cfg, envs, model, usual)
+}
+
+func newServer(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment, model Generator, often pace) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -76,6 +88,12 @@ func New(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment, mode
 	}
 	s := &Server{rt: rt, cfg: cfg, pool: newPool(cfg.Concurrency, cfg.MaxCrashes), parse: parseTokenizer}
 	s.metrics = newMetrics(s.pool)
+	s.pool.rerun = s.metrics.rerun
+	if rt.Registry != nil {
+		if err := rt.Registry.Register(s); err != nil {
+			return nil, fmt.Errorf("envserver: register its metrics: %w", err)
+		}
+	}
 	warn := warner(rt.Log, cfg.ModelURL)
 	for _, name := range slices.Sorted(maps.Keys(envs)) {
 		info := envs[name].Info()
@@ -87,8 +105,8 @@ func New(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment, mode
 			envTimeout: time.Duration(cfg.EnvTimeout), model: cfg.Model, instance: rt.Instance,
 		}
 		processor, err := pipeline.NewProcessor(rt, pipeline.ProcessorConfig{
-			Stage: "envserver", Group: "envserver." + name, Inputs: []string{pipeline.TopicTasks(name)}, Concurrency: cfg.Concurrency,
-			CommitEvery: commitEvery, TickEvery: tickEvery, Heartbeat: heartbeat,
+			Stage: "envserver", Group: group(name), Inputs: []string{pipeline.TopicTasks(name)}, Concurrency: cfg.Concurrency,
+			CommitEvery: often.commit, TickEvery: often.tick, Heartbeat: often.heartbeat,
 			New: func(_ int32, state []byte) (pipeline.Core, error) { return newCore(s.pool, p, state) },
 		})
 		if err != nil {
@@ -99,6 +117,9 @@ func New(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment, mode
 	return s, nil
 }
 
+// group is the consumer group of an environment's servers, without the run's prefix.
+func group(env string) string { return "envserver." + env }
+
 // Run serves until ctx ends. Then nothing starts any more, what can end within the drain time does, the rest is cancelled,
 // and all that was not ended is recorded as not started. It is called once. An error is pipeline.ErrFatal or ErrFenced.
 func (s *Server) Run(ctx context.Context) error {
@@ -108,10 +129,17 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	defer cl.Close()
 	publisher := &publisher{s.rt, cl}
+	denied := make(chan error, 1)
 	s.pool.publish = func(ctx context.Context, traces []*schemas.Trace) error {
 		err := publisher.publish(ctx, traces)
-		if err == nil {
+		switch {
+		case err == nil:
 			s.metrics.count(traces)
+		case errors.Is(err, pipeline.ErrFatal):
+			select {
+			case denied <- err:
+			default: // one is enough
+			}
 		}
 		return err
 	}
@@ -126,8 +154,16 @@ func (s *Server) Run(ctx context.Context) error {
 		g.Go(func() error { return p.Run(work) })
 	}
 	g.Go(func() error { return s.announce(work, cl) })
-	g.Go(func() error { return s.follow(work, pipeline.TopicPolicies, s.policy) })
-	g.Go(func() error { return s.follow(work, pipeline.TopicOutcomes, s.outcome) })
+	g.Go(func() error {
+		select {
+		case err := <-denied:
+			return err
+		case <-work.Done():
+			return nil
+		}
+	})
+	g.Go(func() error { return s.follow(work, s.followPolicies, s.policy) })
+	g.Go(func() error { return s.follow(work, s.followOutcomes, s.outcome) })
 	select {
 	case <-ctx.Done():
 	case <-work.Done(): // one of them failed

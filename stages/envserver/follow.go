@@ -11,20 +11,27 @@ import (
 	"github.com/prl-project/prl/stages/internal/lm"
 )
 
-// followPause is the wait before a topic that could not be read is read again, from the start.
+// followPause is the wait before a topic that could not be read is read again.
 const followPause = time.Second
 
+// An opener starts to read a topic.
+type opener func(ctx context.Context) (*pipeline.Follower, error)
+
+func (s *Server) followPolicies(context.Context) (*pipeline.Follower, error) {
+	return s.rt.Follow(pipeline.TopicPolicies)
+}
+
 // follow tells of every record of a topic until ctx ends. It may tell of one several times. An error is fatal.
-func (s *Server) follow(ctx context.Context, topic string, tell func(context.Context, schemas.Record) error) error {
+func (s *Server) follow(ctx context.Context, open opener, tell func(context.Context, schemas.Record) error) error {
 	for ctx.Err() == nil {
-		err := s.read(ctx, topic, tell)
+		err := s.read(ctx, open, tell)
 		if errors.Is(err, pipeline.ErrFatal) {
 			return err
 		}
 		if ctx.Err() != nil {
 			break
 		}
-		s.rt.Log.Warn("topic is read again", "topic", topic, "error", err)
+		s.rt.Log.Warn("a topic is read again", "error", err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(followPause):
@@ -33,8 +40,8 @@ func (s *Server) follow(ctx context.Context, topic string, tell func(context.Con
 	return nil
 }
 
-func (s *Server) read(ctx context.Context, topic string, tell func(context.Context, schemas.Record) error) error {
-	f, err := s.rt.Follow(topic)
+func (s *Server) read(ctx context.Context, open opener, tell func(context.Context, schemas.Record) error) error {
+	f, err := open(ctx)
 	if err != nil {
 		return err
 	}

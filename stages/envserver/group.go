@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -59,13 +60,23 @@ func playAll(ctx context.Context, rollouts []*rollout) []error {
 	var wg sync.WaitGroup
 	for i, r := range rollouts {
 		wg.Go(func() {
-			if errs[i] = r.play(ctx); errs[i] != nil {
+			if errs[i] = r.guarded(ctx); errs[i] != nil {
 				cancel(errs[i])
 			}
 		})
 	}
 	wg.Wait()
 	return errs
+}
+
+// guarded is play, with a panic as a failure: one rollout must not end the process, and with it all others.
+func (r *rollout) guarded(ctx context.Context) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &failure{errorInternal, &env.PanicError{Value: v, Stack: string(debug.Stack())}}
+		}
+	}()
+	return r.play(ctx)
 }
 
 func (p *player) scoreGroup(ctx context.Context, scorer env.GroupScorer, rollouts []*rollout) error {

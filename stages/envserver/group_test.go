@@ -97,3 +97,18 @@ func TestStoppedRolloutHasNoTrace(t *testing.T) {
 		t.Fatal("a cancelled rollout lost what there was")
 	}
 }
+
+// A reply that this stage's own code stumbles over fails its rollout, not the process.
+func TestPanicFailsTheRollout(t *testing.T) {
+	p := testPlayer(t, &game{}, says(tokenizer(t), "hi"))
+	p.renderer = stumbling{p.renderer}
+	trace := playOne(t, p, testTask())
+	failed(t, trace, errorInternal, "index out of range")
+	if !strings.Contains(trace.Errors[0].Traceback, "stumbling") {
+		t.Errorf("traceback %.200q", trace.Errors[0].Traceback)
+	}
+}
+
+type stumbling struct{ Renderer }
+
+func (stumbling) Decode(ids []int32) string { return string(rune(ids[len(ids)])) }

@@ -10,14 +10,24 @@ import (
 type metrics struct {
 	all      []prometheus.Collector
 	rollouts *prometheus.CounterVec // by env, result
+	reruns   *prometheus.CounterVec // by env, why
 	turns    *prometheus.HistogramVec
 	seconds  *prometheus.HistogramVec // by env, part
 }
+
+// Why rollouts are run again.
+const (
+	rerunCrashed = "crashed" // their process ended without warning; counted by the next
+	rerunMoved   = "moved"   // their partition went elsewhere; counted by the one that runs them to their end
+	rerunStopped = "stopped" // a stop did not wait for them
+)
 
 func newMetrics(p *pool) *metrics {
 	m := &metrics{
 		rollouts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prl_envserver_rollouts_total",
 			Help: "Rollouts whose trace is acknowledged, by result: scored, truncated, or the type of the error."}, []string{"env", "result"}),
+		reruns: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prl_envserver_reruns_total",
+			Help: "Rollouts that are begun again, by why: crashed (their process ended without warning), moved (their partition went elsewhere), stopped (a stop did not wait for them)."}, []string{"env", "why"}),
 		turns: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "prl_envserver_rollout_messages",
 			Help: "Messages of a rollout.", Buckets: prometheus.ExponentialBuckets(1, 2, 10)}, []string{"env"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "prl_envserver_rollout_seconds",
@@ -30,11 +40,16 @@ func newMetrics(p *pool) *metrics {
 			return float64(value())
 		})
 	}
-	m.all = []prometheus.Collector{m.rollouts, m.turns, m.seconds,
+	m.all = []prometheus.Collector{m.rollouts, m.reruns, m.turns, m.seconds,
 		gauge("prl_envserver_slots_used", "Rollouts that run or are about to.", func() int { return p.used }),
 		gauge("prl_envserver_tasks_open", "Tasks that wait or run.", func() int { return len(p.jobs) }),
 	}
 	return m
+}
+
+// rerun counts the rollouts of a task that are begun again.
+func (m *metrics) rerun(j *job, why string) {
+	m.reruns.WithLabelValues(j.task.Env, why).Add(float64(len(indices(j.task))))
 }
 
 func (m *metrics) count(traces []*schemas.Trace) {

@@ -132,6 +132,11 @@ func check(c inference.Completion, r inference.Request) error {
 			return fmt.Errorf("log-probability %d is %v", i, l)
 		}
 	}
+	for i, id := range c.Tokens {
+		if id < 0 {
+			return fmt.Errorf("token %d is %d", i, id)
+		}
+	}
 	if len(c.Versions) > 0 && c.Versions[0].Offset != 0 {
 		return fmt.Errorf("the versions begin at token %d", c.Versions[0].Offset)
 	}

@@ -18,7 +18,7 @@ type job struct {
 	ref     pipeline.Ref
 	crashes int // ends without warning so far
 	phase   phase
-	slots   int   // rollouts it counts for
+	slots   int   // that it takes, or would: one for each of its rollouts
 	seq     int64 // order of arrival in this process
 	cancel  context.CancelCauseFunc
 	// start is the lowest policy version among its sampled tokens so far; -1 before the first
@@ -41,7 +41,8 @@ type pool struct {
 	size    int
 	play    func(context.Context, *job) []*schemas.Trace // nil if ctx was cancelled with errStopped
 	publish func(context.Context, []*schemas.Trace) error
-	ctx     context.Context // of everything that runs
+	rerun   func(j *job, why string) // counts a task that is begun again
+	ctx     context.Context          // of everything that runs
 	stop    context.CancelCauseFunc
 
 	mu       sync.Mutex
@@ -62,7 +63,7 @@ type pool struct {
 func newPool(size, maxCrashes int) *pool {
 	p := &pool{
 		size: size, queues: make([][]*job, maxCrashes), crashing: make([]int, maxCrashes), jobs: map[*job]struct{}{},
-		changed: make(chan struct{}), newest: -1, decided: map[string]*idset.Set{},
+		changed: make(chan struct{}), newest: -1, decided: map[string]*idset.Set{}, rerun: func(*job, string) {},
 	}
 	p.ctx, p.stop = context.WithCancelCause(context.Background())
 	return p
@@ -135,8 +136,11 @@ func (p *pool) head(crashes int) *job {
 	return q[0]
 }
 
-// release gives a job's slots back, under the mutex.
+// release gives a job's slots back, under the mutex. A job that was not played has none.
 func (p *pool) release(j *job) {
+	if j.slots == 0 {
+		return
+	}
 	p.used -= j.slots
 	p.crashing[j.crashes] -= j.slots
 }
@@ -144,17 +148,12 @@ func (p *pool) release(j *job) {
 // launch runs a job that has been granted, under the mutex.
 func (p *pool) launch(j *job) {
 	ctx := p.begin(j)
-	p.wg.Go(func() {
-		traces := p.play(ctx, j)
-		p.mu.Lock()
-		p.release(j)
-		p.mu.Unlock()
-		p.end(j, traces)
-	})
+	p.wg.Go(func() { p.end(j, p.play(ctx, j)) })
 }
 
 // conclude ends a job that is not played with the traces it gets instead, under the mutex. It needs no slot.
 func (p *pool) conclude(j *job, why error) {
+	j.slots = 0
 	p.begin(j)
 	p.wg.Go(func() { p.end(j, j.player.refuse(j.task, why)) })
 }
@@ -168,7 +167,8 @@ func (p *pool) begin(j *job) context.Context {
 }
 
 // end writes a job's traces and tells its core when they are acknowledged. Without traces, or if the server stops
-// before, the task stays unfinished.
+// before, the task stays unfinished. Its slots are taken until then: traces that cannot be written hold up new ones, and a
+// task that may kill the process starts only when those held back with it are through.
 func (p *pool) end(j *job, traces []*schemas.Trace) {
 	var err error = errStopped
 	if traces != nil {
@@ -178,9 +178,13 @@ func (p *pool) end(j *job, traces []*schemas.Trace) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	j.cancel(nil)
+	p.release(j)
 	delete(p.jobs, j)
 	switch {
 	case err != nil:
+		if j.core != nil {
+			p.rerun(j, rerunStopped)
+		}
 		j.phase = dropped
 		p.rest()
 	case j.core == nil:
@@ -200,10 +204,17 @@ func (p *pool) rest() {
 }
 
 // drain starts nothing more and waits until nothing runs, or ctx ends; then what still runs is cancelled, and writes no
-// traces.
+// traces. What was about to start is at once listed as not started, so that a kill meanwhile does not count against it.
 func (p *pool) drain(ctx context.Context) {
 	p.mu.Lock()
 	p.stopping = true
+	for j := range p.jobs {
+		if j.phase == granted {
+			p.release(j)
+			j.phase, j.core.dirty = dropped, true
+			delete(p.jobs, j)
+		}
+	}
 	for p.busy > 0 && ctx.Err() == nil {
 		changed := p.changed
 		p.mu.Unlock()

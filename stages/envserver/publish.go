@@ -2,17 +2,27 @@ package envserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/schemas"
 )
 
-// publishPause is the wait before traces that the broker did not take are sent again.
+// publishPause is the wait before traces that the blob store or the broker did not take are sent again.
 const publishPause = time.Second
+
+// What a stub keeps of the texts of a trace, in bytes, so that it always fits into a record.
+const (
+	stubTask  = 64 << 10
+	stubText  = 4 << 10
+	stubError = 4 // errors
+)
 
 // A publisher writes traces outside the shell's transactions, with an idempotent producer and acks=all.
 type publisher struct {
@@ -20,28 +30,32 @@ type publisher struct {
 	cl *kgo.Client
 }
 
-// publish returns when all traces are acknowledged, or when ctx ends. A trace that cannot be recorded is replaced by one
-// that says so.
+// publish returns when all traces are acknowledged, or when ctx ends; it waits for a blob store or broker that is away.
+// A trace that no topic can hold is replaced by its stub. The only other error is one of missing rights: what a stub
+// consists of was checked with the task.
 func (p *publisher) publish(ctx context.Context, traces []*schemas.Trace) error {
-	var recs []*kgo.Record
-	for _, t := range traces {
-		r, err := p.encode(ctx, t)
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if err != nil {
-			p.rt.Log.Error("a trace cannot be written", "env", t.Env, "group", t.GroupID, "rollout", t.RolloutIndex, "error", err)
-			return err
-		}
-		recs = append(recs, r)
-	}
 	for {
-		var failed []*kgo.Record
+		var failed []*schemas.Trace
 		var last error
-		for _, r := range p.cl.ProduceSync(ctx, recs...) {
-			if r.Err != nil {
-				failed, last = append(failed, r.Record), r.Err
+		var recs []*kgo.Record
+		of := map[*kgo.Record]*schemas.Trace{}
+		for _, t := range traces {
+			r, err := p.encode(ctx, t)
+			if err != nil {
+				failed, last = append(failed, t), err
+				continue
 			}
+			recs, of[r] = append(recs, r), t
+		}
+		for _, result := range p.cl.ProduceSync(ctx, recs...) {
+			if result.Err == nil {
+				continue
+			}
+			last = pipeline.Denied(result.Err, pipeline.WriteTopic(result.Record.Topic))
+			if errors.Is(last, pipeline.ErrFatal) {
+				return fmt.Errorf("write traces: %w", last)
+			}
+			failed = append(failed, smaller(of[result.Record], last))
 		}
 		if len(failed) == 0 {
 			return nil
@@ -50,7 +64,7 @@ func (p *publisher) publish(ctx context.Context, traces []*schemas.Trace) error 
 			return context.Cause(ctx)
 		}
 		p.rt.Log.Warn("traces are sent again", "traces", len(failed), "error", last)
-		recs = failed
+		traces = failed
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -59,17 +73,58 @@ func (p *publisher) publish(ctx context.Context, traces []*schemas.Trace) error 
 	}
 }
 
+// encode makes the record of a trace, or of its stub where there is none. An error may pass.
 func (p *publisher) encode(ctx context.Context, t *schemas.Trace) (*kgo.Record, error) {
-	topic := pipeline.TopicTraces
+	e := pipeline.Emission{Topic: pipeline.TopicTraces, Partition: pipeline.AutoPartition, Value: t}
 	if t.Eval != "" {
-		topic = pipeline.TopicEvalTraces
+		e.Topic = pipeline.TopicEvalTraces
 	}
-	r, err := p.rt.Encode(ctx, pipeline.Emission{Topic: topic, Partition: pipeline.AutoPartition, Value: t})
-	if err == nil || ctx.Err() != nil {
-		return r, err
+	r, err := p.rt.Encode(ctx, e)
+	if err != nil && ctx.Err() == nil && !errors.Is(err, pipeline.ErrTransient) {
+		p.rt.Log.Warn("a trace cannot be recorded", "env", t.Env, "group", t.GroupID, "rollout", t.RolloutIndex, "error", err)
+		e.Value = stub(t, err)
+		r, err = p.rt.Encode(ctx, e)
 	}
-	bare := *t
-	bare.Nodes, bare.Blobs, bare.PolicyStart, bare.PolicyEnd = nil, nil, nil, nil
-	fail(&bare, fmt.Errorf("the trace cannot be recorded: %w", err))
-	return p.rt.Encode(ctx, pipeline.Emission{Topic: topic, Partition: pipeline.AutoPartition, Value: &bare})
+	return r, err
+}
+
+// smaller is what to send instead of a trace whose record was refused with err: its stub if the record was at fault.
+func smaller(t *schemas.Trace, err error) *schemas.Trace {
+	if errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.RecordListTooLarge) || errors.Is(err, kerr.InvalidRecord) {
+		return stub(t, err)
+	}
+	return t
+}
+
+// stub is what is left of a trace that cannot be recorded: whose it is, and why, as an error of its own type.
+func stub(t *schemas.Trace, why error) *schemas.Trace {
+	s := *t
+	s.Nodes, s.Blobs, s.PolicyStart, s.PolicyEnd, s.EnvVersion = nil, nil, nil, nil, short(t.EnvVersion)
+	if len(s.Task) > stubTask {
+		s.Task = ""
+	}
+	s.Errors = nil
+	for _, e := range t.Errors[:min(len(t.Errors), stubError)] {
+		s.Errors = append(s.Errors, schemas.TraceError{Type: short(e.Type), Message: short(e.Message), Traceback: short(e.Traceback)})
+	}
+	fail(&s, &failure{errorUnrecordable, fmt.Errorf("the trace cannot be recorded: %s", short(why.Error()))})
+	return &s
+}
+
+// recordable checks that the failure of a task can be recorded, whatever else cannot.
+func (p *player) recordable(t *schemas.Task) error {
+	trace := newTrace(t, indices(t)[0], "", p.info.Version, p.model, p.instance)
+	b, err := schemas.Encode(stub(trace, errStopped))
+	if err != nil {
+		return fmt.Errorf("no trace of the task could be recorded: %w", err)
+	}
+	if len(b) > pipeline.MaxRecordBytes {
+		return fmt.Errorf("no trace of the task could be recorded: %d bytes without anything played", len(b))
+	}
+	return nil
+}
+
+// short cuts a text, and takes from it what Avro's strings cannot hold.
+func short(text string) string {
+	return strings.ToValidUTF8(text[:min(len(text), stubText)], "")
 }

@@ -3,11 +3,7 @@ package envserver
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"os"
-	"os/exec"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -23,7 +19,6 @@ import (
 	"github.com/prl-project/prl/schemas"
 	"github.com/prl-project/prl/stages/envserver/env"
 	"github.com/prl-project/prl/stages/inference"
-	"github.com/prl-project/prl/stages/internal/lm"
 )
 
 // deadline bounds every wait of these tests.
@@ -44,6 +39,13 @@ func testRun(t *testing.T) (rt *pipeline.Runtime, cluster *kfake.Cluster, dir st
 	if err := rt.SetUp(t.Context(), []string{"game", "contest"}); err != nil {
 		t.Fatal(err)
 	}
+	publishPolicy(t, rt)
+	return rt, cluster, dir
+}
+
+// publishPolicy publishes policy version 3.
+func publishPolicy(t testing.TB, rt *pipeline.Runtime) {
+	t.Helper()
 	tok, err := tokenizer(t).MarshalJSON()
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +55,6 @@ func testRun(t *testing.T) (rt *pipeline.Runtime, cluster *kfake.Cluster, dir st
 		t.Fatal(err)
 	}
 	produce(t, rt, pipeline.TopicPolicies, &schemas.PolicyVersion{Version: 3, Kind: "full", Weights: ref, Config: ref, Tokenizer: ref})
-	return rt, cluster, dir
 }
 
 func runtimeAt(brokers []string, dir string, log *slog.Logger) (*pipeline.Runtime, error) {
@@ -161,12 +162,23 @@ func tasks(n int, change func(int, *schemas.Task)) []schemas.Record {
 // serve runs a server until the returned function is called, which calls its arguments while the server stops.
 func serve(t testing.TB, rt *pipeline.Runtime, m Generator, change func(*Config)) (stop func(meanwhile ...func())) {
 	t.Helper()
+	return serveAll(t, rt, map[string]env.Environment{"game": &game{}, "contest": &contest{game{info: env.Info{Name: "contest"}}}}, m, change)
+}
+
+// serveEnv is serve with an environment of the test's own.
+func serveEnv(t testing.TB, rt *pipeline.Runtime, e env.Environment, m Generator) (stop func(meanwhile ...func())) {
+	t.Helper()
+	return serveAll(t, rt, map[string]env.Environment{"game": e}, m, nil)
+}
+
+func serveAll(t testing.TB, rt *pipeline.Runtime, envs map[string]env.Environment, m Generator, change func(*Config)) (stop func(meanwhile ...func())) {
+	t.Helper()
 	cfg := DefaultConfig()
 	cfg.Concurrency = 16
 	if change != nil {
 		change(&cfg)
 	}
-	s, err := New(rt, cfg, map[string]env.Environment{"game": &game{}, "contest": &contest{game{info: env.Info{Name: "contest"}}}}, m)
+	s, err := New(rt, cfg, envs, m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -326,63 +338,20 @@ func TestServerSurvivesFailedTransactions(t *testing.T) {
 	}
 }
 
-// childEnv holds what the child process of TestInvariant_EveryTaskGetsATrace needs: brokers and the blob folder.
-const childEnv = "PRL_ENVSERVER_TEST_CHILD"
-
-func TestMain(m *testing.M) {
-	if brokers, dir, ok := strings.Cut(os.Getenv(childEnv), " "); ok {
-		fmt.Fprintln(os.Stderr, child(brokers, dir))
-		os.Exit(1)
-	}
-	os.Exit(m.Run())
-}
-
-// child serves until it is killed.
-func child(brokers, dir string) error {
-	rt, err := runtimeAt(strings.Split(brokers, ","), dir, slog.New(slog.NewTextHandler(os.Stderr, nil)))
-	if err != nil {
-		return err
-	}
-	tok, err := lm.NewTokenizer("")
-	if err != nil {
-		return err
-	}
-	cfg := DefaultConfig()
-	cfg.Concurrency = 16
-	s, err := New(rt, cfg, map[string]env.Environment{"game": &game{}}, says(tok, "hi"))
-	if err != nil {
-		return err
-	}
-	return s.Run(context.Background())
-}
-
 func TestInvariant_EveryTaskGetsATrace(t *testing.T) {
 	rt, cluster, dir := testRun(t)
 	const n = 60
 	produce(t, rt, pipeline.TopicTasks("game"), tasks(n, nil)...)
 	for i, at := range []string{"envserver.before-commit:1", "envserver.published:1", "envserver.before-commit:2", "envserver.published:20", "envserver.after-commit:2", ""} {
-		ctx, cancel := context.WithTimeout(t.Context(), deadline)
-		cmd := exec.CommandContext(ctx, os.Args[0])
-		cmd.Env = append(os.Environ(), childEnv+"="+strings.Join(cluster.ListenAddrs(), ",")+" "+dir, "PRL_CRASH_AT="+at)
-		cmd.Stderr = t.Output()
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		c := startChild(t, childConfig{Brokers: cluster.ListenAddrs(), Dir: dir, Run: rt.Run.Name, Partitions: rt.Run.TaskPartitions, Instance: "one", Slots: 16}, "PRL_CRASH_AT="+at)
 		if at == "" {
 			recs := read(t, rt, pipeline.TopicTraces, covers(n))
 			for _, r := range recs {
 				scored(t, r.Value.(*schemas.Trace))
 			}
 			t.Logf("%d traces of %d tasks after %d kills", len(recs), n, i)
-			if err := cmd.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			c.signal(t, syscall.SIGKILL)
 		}
-		err := cmd.Wait()
-		cancel()
-		var exit *exec.ExitError
-		if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL || ctx.Err() == context.DeadlineExceeded {
-			t.Fatalf("the child that was to be killed at %q ended with %v", at, err)
-		}
+		c.killed(t)
 	}
 }

@@ -11,8 +11,10 @@ import (
 
 // Types of a TraceError that this stage adds to those of package schemas.
 const (
-	errorEnvironment = "environment"
-	errorModel       = "model"
+	errorEnvironment  = "environment"
+	errorModel        = "model"
+	errorInternal     = "internal"     // a panic of this stage's own code
+	errorUnrecordable = "unrecordable" // the trace is too large for a topic, or no valid record
 )
 
 // Why a limit ended an episode.

@@ -92,7 +92,7 @@ func Validate(run pipeline.RunConfig, em emitter.Config, envs map[string]emitter
 	return nil
 }
 
-// due reports whether a version is measured.
-func (c Config) due(version int64, final bool) bool {
+// Due reports whether a version is measured.
+func (c Config) Due(version int64, final bool) bool {
 	return version == 0 || final || c.Interval > 0 && version%c.Interval == 0
 }

@@ -103,7 +103,7 @@ func (c *Core) Pending() int {
 			n++
 		}
 		for _, v := range c.versions {
-			if v.number >= c.next && e.cfg.due(v.number, v.final) {
+			if v.number >= c.next && e.cfg.Due(v.number, v.final) {
 				n++
 			}
 		}
@@ -184,7 +184,7 @@ func (c *Core) begin(out *pipeline.Out) error {
 		}
 		due := false
 		for _, e := range c.evals {
-			if !e.cfg.due(v.number, v.final) {
+			if !e.cfg.Due(v.number, v.final) {
 				continue
 			}
 			due = true
@@ -199,7 +199,7 @@ func (c *Core) begin(out *pipeline.Out) error {
 			continue
 		}
 		for _, e := range c.evals {
-			if e.cfg.due(v.number, v.final) {
+			if e.cfg.Due(v.number, v.final) {
 				e.start(v.number)
 			}
 		}

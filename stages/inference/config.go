@@ -14,7 +14,7 @@ type Config struct {
 	// machines can reach needs a Token.
 	Listen string `toml:"listen"`
 	// Token is what clients must send as bearer token; empty for none. Give it in PRL__INFERENCE__TOKEN rather than in a file.
-	Token string `toml:"token"`
+	Token pipeline.Secret `toml:"token"`
 	// Model is the name under which the policy is served; empty is the run's name.
 	Model string `toml:"model"`
 	// MaxModelLen is the longest sequence in tokens, prompt and completion together; 0 is run.seq_len, and never more
@@ -75,7 +75,7 @@ func (c Config) Validate() error {
 	if err != nil {
 		return fmt.Errorf("inference.listen = %q: want host:port: %w", c.Listen, err)
 	}
-	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) && c.Token == "" {
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) && c.Token.Reveal() == "" {
 		return fmt.Errorf("inference.listen = %q can be reached from other machines: set inference.token (in the environment: PRL__INFERENCE__TOKEN), or listen on localhost", c.Listen)
 	}
 	return nil

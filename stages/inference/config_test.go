@@ -20,7 +20,7 @@ func TestConfig(t *testing.T) {
 		{func(c *Config) { c.Listen = ":8000" }, "inference.listen"},
 		{func(c *Config) { c.Listen = "0.0.0.0:8000" }, "inference.listen"},
 		{func(c *Config) { c.Listen = "gpu1:8000" }, "inference.listen"},
-		{func(c *Config) { c.Listen, c.Token = "gpu1:8000", "secret" }, ""},
+		{func(c *Config) { c.Listen, c.Token = "gpu1:8000", pipeline.NewSecret("secret") }, ""},
 		{func(c *Config) { c.Listen = "8000" }, "inference.listen"},
 		{func(c *Config) { c.MaxModelLen = 1 }, "inference.max_model_len"},
 		{func(c *Config) { c.MaxModelLen = run.SeqLen + 1 }, "inference.max_model_len"},

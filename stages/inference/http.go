@@ -88,11 +88,11 @@ func (s *Server) endpoint(f func(r *http.Request, body []byte) (any, error)) htt
 }
 
 func (s *Server) authorize(r *http.Request) error {
-	if s.cfg.Token == "" {
+	if s.cfg.Token.Reveal() == "" {
 		return nil
 	}
 	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if !ok || subtle.ConstantTimeCompare([]byte(token), []byte(s.cfg.Token)) != 1 {
+	if !ok || subtle.ConstantTimeCompare([]byte(token), []byte(s.cfg.Token.Reveal())) != 1 {
 		return refuse(http.StatusUnauthorized, CodeUnauthorized, "send the server's token: Authorization: Bearer <token>")
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/stages/internal/lm"
 )
 
@@ -196,7 +197,7 @@ func TestRefusals(t *testing.T) {
 }
 
 func TestToken(t *testing.T) {
-	_, hs := serve(t, func(c *Config) { c.Token = "secret" })
+	_, hs := serve(t, func(c *Config) { c.Token = pipeline.NewSecret("secret") })
 	status, _ := post(t, hs.URL+pathGenerate, `{"token_ids":[5]}`)
 	if status != http.StatusUnauthorized {
 		t.Errorf("without the token: %d", status)

@@ -28,15 +28,16 @@ type attempt struct {
 
 func newGroup(first *schemas.Trace) *group { return &group{first: first} }
 
-// add takes a trace: the first of its rollout, or the first without error.
-func (g *group) add(t *schemas.Trace) {
+// add takes a trace: the first of its rollout, or the first without error. It reports whether there was one of the same
+// attempt already.
+func (g *group) add(t *schemas.Trace) (second bool) {
 	if t.GroupSize != g.first.GroupSize || t.Env != g.first.Env {
 		failed := *t
 		failed.Nodes, failed.RolloutIndex = nil, min(t.RolloutIndex, g.first.GroupSize-1)
 		failed.Errors = []schemas.TraceError{{Type: "disagreement", Message: fmt.Sprintf(
 			"a trace of %d rollouts of %s in a group of %d of %s", t.GroupSize, t.Env, g.first.GroupSize, g.first.Env)}}
 		g.broken = &failed
-		return
+		return false
 	}
 	i := slices.IndexFunc(g.attempts, func(a attempt) bool { return a.run == t.GroupRun })
 	if i < 0 {
@@ -47,6 +48,7 @@ func (g *group) add(t *schemas.Trace) {
 	if known == nil || failed(known) && !failed(t) {
 		g.attempts[i].traces[t.RolloutIndex] = t
 	}
+	return known != nil && known.Attempt == t.Attempt
 }
 
 // complete gives the traces that decide the group, in the order of their rollouts, or nil while some are missing.

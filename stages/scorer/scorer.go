@@ -41,6 +41,8 @@ type Core struct {
 type Stats struct {
 	// Late traces were dropped, as their group was decided.
 	Late int64
+	// Second traces are of a rollout and attempt that had one already: it was run twice, or ended by a deadline as well.
+	Second int64
 	// Monitored samples would have been dropped by a filter that only monitors.
 	Monitored int64
 }
@@ -88,7 +90,9 @@ func (c *Core) Process(r pipeline.Record, out *pipeline.Out) error {
 		c.groups[t.GroupID] = g
 	}
 	g.refs = append(g.refs, r.Ref)
-	g.add(t)
+	if g.add(t) {
+		c.stats.Second++
+	}
 	if traces := g.complete(); traces != nil {
 		c.decide(g, traces, out)
 	}
@@ -134,6 +138,11 @@ func (c *Core) rulesOf(env string) rules {
 
 // State is the ids of the decided groups.
 func (c *Core) State() ([]byte, error) { return c.decided.Bytes(), nil }
+
+// Counts implements pipeline.Counter.
+func (c *Core) Counts() map[string]int64 {
+	return map[string]int64{"late": c.stats.Late, "second": c.stats.Second}
+}
 
 // Stats is what the core has counted since it was made.
 func (c *Core) Stats() Stats { return c.stats }

@@ -65,6 +65,10 @@ func TestInvariant_FirstGoodTrace(t *testing.T) {
 	if left := r.Unfinished(); len(left) != 0 {
 		t.Errorf("%d traces of a decided group are unfinished", len(left))
 	}
+	feed(t, r, trace(0, 2, 1, 5))
+	if counts := r.Core.(*Core).Counts(); counts["second"] != 3 || counts["late"] != 1 {
+		t.Errorf("counted %v, want 3 second and 1 late trace", counts)
+	}
 }
 
 // Of errors, the first stays.

@@ -35,7 +35,9 @@ func publish(dir, name string, write func(io.Writer) error) (err error) {
 		err = errors.Join(err, removed(temp.Name()))
 	}()
 	buffered := bufio.NewWriterSize(temp, 1<<18)
-	err = write(buffered)
+	if err = pipeline.WriteFault(); err == nil {
+		err = write(buffered)
+	}
 	if err == nil {
 		err = buffered.Flush()
 	}

@@ -37,6 +37,8 @@ const (
 	pollRecords = 5000
 	// discoverEvery is how often new topics are looked for.
 	discoverEvery = 5 * time.Second
+	// retryEvery is how long a file waits that cannot be written for now.
+	retryEvery = time.Second
 )
 
 // Sink writes a run's topics to Parquet. It uses Kafka directly: it reads all partitions by assignment and its
@@ -146,6 +148,9 @@ func (r *reader) fetchError(e kgo.FetchError) error {
 	case errors.Is(e.Err, kgo.ErrClientClosed):
 		return fmt.Errorf("read %s/%d: %w", e.Topic, e.Partition, e.Err)
 	}
+	if err := pipeline.Denied(e.Err, pipeline.ReadTopic(e.Topic)); errors.Is(err, pipeline.ErrFatal) {
+		return fmt.Errorf("read %s/%d: %w", e.Topic, e.Partition, err)
+	}
 	r.rt.Log.Warn("fetch failed; the client tries again", "stage", stage, "topic", e.Topic, "partition", e.Partition, "error", e.Err)
 	return nil
 }
@@ -189,7 +194,7 @@ func (r *reader) flush(ctx context.Context, chains []*Chain) (taken int, err err
 	}
 	for _, c := range chains {
 		rows, start := len(c.rows), c.file.start
-		unreadable, err := c.Flush()
+		unreadable, err := r.publish(ctx, c)
 		if errors.Is(err, ErrTaken) {
 			taken++
 			if err := c.Reopen(); err != nil {
@@ -209,6 +214,23 @@ func (r *reader) flush(ctx context.Context, chains []*Chain) (taken int, err err
 		r.rt.Log.Debug("file written", "topic", c.file.topic, "partition", c.file.partition, "start", start, "records", rows)
 	}
 	return taken, nil
+}
+
+// publish flushes a chain. While its records cannot be decoded for now it waits and tries again until ctx ends: what is
+// buffered stays, and nothing more is read.
+func (r *reader) publish(ctx context.Context, c *Chain) (unreadable int, err error) {
+	for {
+		unreadable, err = c.Flush()
+		if !errors.Is(err, pipeline.ErrTransient) {
+			return unreadable, err
+		}
+		r.rt.Log.Warn("file not written yet; it is tried again", "stage", stage, "topic", c.file.topic, "partition", c.file.partition, "error", err)
+		select {
+		case <-ctx.Done():
+			return unreadable, err
+		case <-time.After(retryEvery):
+		}
+	}
 }
 
 func (r *reader) each(f func(topic string, c *Chain)) {

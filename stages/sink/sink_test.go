@@ -4,18 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/pipeline/pipelinetest"
 	"github.com/prl-project/prl/schemas"
 )
 
@@ -30,14 +29,9 @@ func newRun(t testing.TB) *pipeline.Runtime {
 		t.Fatal(err)
 	}
 	t.Cleanup(cluster.Close)
-	blobs, err := pipeline.OpenBlobs(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
 	run := pipeline.DefaultRunConfig()
 	run.Name = "test"
-	rt := &pipeline.Runtime{Run: run, Brokers: cluster.ListenAddrs(), Instance: "one", Blobs: blobs,
-		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: pipeline.NewMetrics(prometheus.NewRegistry())}
+	rt := pipelinetest.Runtime(t, cluster.ListenAddrs(), run)
 	if err := rt.SetUp(t.Context(), []string{"catch"}); err != nil {
 		t.Fatal(err)
 	}

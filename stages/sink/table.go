@@ -1,6 +1,7 @@
 package sink
 
 import (
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"io"
@@ -43,6 +44,7 @@ func (r Row) size() int64 {
 type table struct {
 	name   string
 	record string // schema of the records; empty for dlq
+	decode func([]byte) (schemas.Record, error)
 	values columns
 	row    reflect.Type
 	schema *parquet.Schema
@@ -76,7 +78,7 @@ func tableOf(topic string) (*table, bool) {
 	if !ok {
 		return nil, false
 	}
-	t := &table{name: strings.TrimSuffix(spec.Name, "."), record: spec.Record}
+	t := &table{name: strings.TrimSuffix(spec.Name, "."), record: spec.Record, decode: schemas.Decode}
 	if t.record == "" {
 		t.values = columnsOf(reflect.TypeFor[deadLetter]())
 	} else {
@@ -96,7 +98,8 @@ func renamed(fields []reflect.StructField) []reflect.StructField {
 	return fields
 }
 
-// write puts rows into a Parquet file with the given metadata. It returns how many of them could not be read.
+// write puts rows into a Parquet file with the given metadata. It returns how many of them could not be read; while that
+// is not known, ErrTransient.
 func (t *table) write(w io.Writer, topic string, partition int32, rows []Row, metadata map[string]string) (unreadable int, err error) {
 	options := []parquet.WriterOption{t.schema, parquet.Compression(&zstd.Codec{}), parquet.CreatedBy("prl", "sink", "")}
 	for k, v := range metadata {
@@ -106,7 +109,9 @@ func (t *table) write(w io.Writer, topic string, partition int32, rows []Row, me
 	for _, r := range rows {
 		at := position{Topic: topic, Partition: partition, Offset: r.Offset, Time: r.Time.UTC()}
 		row := reflect.New(t.row)
-		if err := t.fill(row.Elem(), r); err != nil {
+		if err := t.fill(row.Elem(), r); errors.Is(err, pipeline.ErrTransient) {
+			return unreadable, fmt.Errorf("read %s/%d@%d: %w", topic, partition, r.Offset, err)
+		} else if err != nil {
 			unreadable++
 			row.Elem().SetZero()
 			at.Error, at.Raw = new(readable(err.Error())), r.Value
@@ -129,7 +134,7 @@ func (t *table) write(w io.Writer, topic string, partition int32, rows []Row, me
 func (t *table) fill(row reflect.Value, r Row) error {
 	src := reflect.ValueOf(readDeadLetter(r))
 	if t.record != "" {
-		v, err := schemas.Decode(r.Value)
+		v, err := t.decode(r.Value)
 		if err != nil {
 			return err
 		}

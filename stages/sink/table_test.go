@@ -144,7 +144,7 @@ func TestTable_Values(t *testing.T) {
 		Rewards: map[string]*float64{"green": new(0.5), "valid": nil},
 		Nodes: []schemas.Node{
 			{Parent: -1, Role: "user", Content: "cut \xe2\x98"},
-			{Parent: 0, Role: "assistant", TokenIDs: schemas.PackInt32s([]int32{5, -6}), Mask: []byte{0, 255},
+			{Parent: 0, Role: "assistant", TokenIDs: schemas.PackInt32s([]int32{5, -6}), Mask: []byte{0, 1},
 				Logprobs: schemas.PackFloat32s([]float32{0, -1.5}), ToolCalls: []schemas.ToolCall{{Name: "guess", Arguments: "{}"}}},
 		},
 		Blobs: []schemas.BlobRef{{Path: "nodes.0.mask", URI: "tensors/x"}},
@@ -162,7 +162,7 @@ func TestTable_Values(t *testing.T) {
 		}
 	}
 	nodes := fmt.Sprint(rows[0]["nodes"])
-	for _, want := range []string{"cut \uFFFD", "[5 -6]", "[0 255]", "[0 -1.5]", "guess"} {
+	for _, want := range []string{"cut \uFFFD", "[5 -6]", "[0 1]", "[0 -1.5]", "guess"} {
 		if !strings.Contains(nodes, want) {
 			t.Errorf("nodes lack %q: %s", want, nodes)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/schemas"
 )
 
 // discover starts reading the topics of the run that are new, each from the end of its files, and checks that those it
@@ -49,6 +50,7 @@ func (r *reader) discover(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
+			c.table.decode = func(b []byte) (schemas.Record, error) { return r.rt.DecodeValue(context.Background(), b) }
 			r.chains[topic][p.Partition] = c
 			if start[topic] == nil {
 				start[topic] = map[int32]kgo.Offset{}

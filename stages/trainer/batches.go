@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -21,6 +22,8 @@ type batches struct {
 	rt    *pipeline.Runtime
 	cl    *kgo.Client
 	ranks []rank
+	// refused are, for dlq, the records that no packer wrote.
+	refused []*kgo.Record
 }
 
 // A rank is one partition of batches.
@@ -112,25 +115,39 @@ func checkStaleness(m *schemas.MicroBatch, most int) error {
 	return nil
 }
 
-// take waits for the next micro-batch of a rank.
+// refuse gives what was refused since it was called last.
+func (b *batches) refuse() []*kgo.Record {
+	refused := b.refused
+	b.refused = nil
+	return refused
+}
+
+// take waits for the next micro-batch of a rank. What cannot be read is refused where its key shows that no packer wrote it.
 func (b *batches) take(ctx context.Context, r int) (pipeline.Ref, *schemas.MicroBatch, error) {
-	p := &b.ranks[r]
-	for len(p.fetched) == 0 {
-		if err := b.poll(ctx); err != nil {
-			return pipeline.Ref{}, nil, err
+	for p := &b.ranks[r]; ; {
+		for len(p.fetched) == 0 {
+			if err := b.poll(ctx); err != nil {
+				return pipeline.Ref{}, nil, err
+			}
 		}
+		raw := p.fetched[0]
+		rec, err := b.rt.Decode(ctx, raw)
+		if ctx.Err() != nil {
+			return rec.Ref, nil, ctx.Err()
+		}
+		if errors.Is(err, pipeline.ErrTransient) {
+			return rec.Ref, nil, fmt.Errorf("read %v: %w", rec.Ref, err)
+		}
+		p.fetched, p.next = p.fetched[1:], raw.Offset+1
+		b.rt.Metrics.Records.WithLabelValues(stage, pipeline.TopicBatches).Inc()
+		if err == nil {
+			return rec.Ref, rec.Value.(*schemas.MicroBatch), nil
+		}
+		if string(raw.Key) == strconv.Itoa(r) {
+			return rec.Ref, nil, pipeline.Fatal("%v cannot be read, and a batch cannot be skipped: restore the topic and the blob store, or start a new run: %w", rec.Ref, err)
+		}
+		b.refused = append(b.refused, b.rt.Refuse(stage, rec, raw, err))
 	}
-	raw := p.fetched[0]
-	rec, err := b.rt.Decode(ctx, raw)
-	if ctx.Err() != nil {
-		return rec.Ref, nil, ctx.Err()
-	}
-	if err != nil {
-		return rec.Ref, nil, pipeline.Fatal("%v cannot be read, and a batch cannot be skipped: restore the topic and the blob store, or start a new run: %w", rec.Ref, err)
-	}
-	p.fetched, p.next = p.fetched[1:], raw.Offset+1
-	b.rt.Metrics.Records.WithLabelValues(stage, pipeline.TopicBatches).Inc()
-	return rec.Ref, rec.Value.(*schemas.MicroBatch), nil
 }
 
 func (b *batches) poll(ctx context.Context) error {
@@ -143,7 +160,7 @@ func (b *batches) poll(ctx context.Context) error {
 		if errors.Is(e.Err, kerr.OffsetOutOfRange) {
 			return pipeline.Fatal("%s/%d: micro-batches that are not trained yet were deleted or the topic was made again: restore it, or start a new run", e.Topic, e.Partition)
 		}
-		return fmt.Errorf("read %s/%d: %w", e.Topic, e.Partition, e.Err)
+		return fmt.Errorf("read %s/%d: %w", e.Topic, e.Partition, pipeline.Denied(e.Err, pipeline.ReadTopic(e.Topic)))
 	}
 	fetches.EachRecord(func(r *kgo.Record) {
 		b.ranks[r.Partition].fetched = append(b.ranks[r.Partition].fetched, r)

@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -76,6 +77,38 @@ func TestInconsistentBatchesStop(t *testing.T) {
 	}
 }
 
+// TestForeignRecordIsRefused trains past a record that no packer wrote, and puts it into dlq, once for all replays.
+func TestForeignRecordIsRefused(t *testing.T) {
+	run := testRun("foreign")
+	run.MaxSteps = 1
+	rt := testRuntime(t, testCluster(t), run)
+	cl, err := rt.Client(kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	if err := cl.ProduceSync(t.Context(), &kgo.Record{Topic: rt.TopicName(pipeline.TopicBatches), Value: []byte("no record")}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	pack(t, rt, kgo.TryCommit, microBatches(1)...)
+	_, wait := start(t, testTrainer(t, rt))
+	if err := wait(); err != nil {
+		t.Fatal(err)
+	}
+	checkChain(t, rt, 1)
+	reader, err := rt.Client(kgo.ConsumeTopics(rt.TopicName(pipeline.TopicDLQ)), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	recs := reader.PollFetches(ctx).Records()
+	if len(recs) != 1 || string(recs[0].Value) != "no record" || string(recs[0].Key) != "batches/0/0" {
+		t.Errorf("dlq holds %d records: %v", len(recs), recs)
+	}
+}
+
 func TestUndecodableBatchStops(t *testing.T) {
 	rt := testRuntime(t, testCluster(t), testRun("undecodable"))
 	cl, err := rt.Client(kgo.RecordPartitioner(kgo.ManualPartitioner()))
@@ -83,7 +116,7 @@ func TestUndecodableBatchStops(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer cl.Close()
-	if err := cl.ProduceSync(t.Context(), &kgo.Record{Topic: rt.TopicName(pipeline.TopicBatches), Value: []byte("no record")}).FirstErr(); err != nil {
+	if err := cl.ProduceSync(t.Context(), &kgo.Record{Topic: rt.TopicName(pipeline.TopicBatches), Key: []byte("0"), Value: []byte("no record")}).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
 	_, wait := start(t, testTrainer(t, rt))

@@ -44,17 +44,17 @@ func claim(ctx context.Context, rt *pipeline.Runtime) (*publisher, error) {
 	}
 	if _, _, err := cl.ProducerID(ctx); err != nil {
 		cl.Close()
-		return nil, fmt.Errorf("claim transactional id %s: %w", id, pipeline.Fenced(err))
+		return nil, fmt.Errorf("claim transactional id %s: %w", id, pipeline.Denied(pipeline.Fenced(err), pipeline.WriteTransactionalID(id)))
 	}
 	return &publisher{rt, cl}, nil
 }
 
 func (p *publisher) close() { p.cl.Close() }
 
-// commit writes all records in one transaction. After an error the publisher is of no use: whether the transaction was
+// commit writes all records, and those for dlq, in one transaction. After an error the publisher is of no use: whether the transaction was
 // committed is known when the name has been claimed again.
-func (p *publisher) commit(ctx context.Context, emissions []pipeline.Emission) error {
-	var records []*kgo.Record
+func (p *publisher) commit(ctx context.Context, emissions []pipeline.Emission, refused []*kgo.Record) error {
+	records := slices.Clone(refused)
 	for _, e := range emissions {
 		r, err := p.rt.Encode(ctx, e)
 		if err != nil {
@@ -65,7 +65,7 @@ func (p *publisher) commit(ctx context.Context, emissions []pipeline.Emission) e
 	start := time.Now()
 	if err := p.transact(ctx, records); err != nil {
 		p.rt.Metrics.Transactions.WithLabelValues(stage, "aborted").Inc()
-		return fmt.Errorf("publish: %w", pipeline.Fenced(err))
+		return fmt.Errorf("publish: %w", pipeline.Denied(pipeline.Fenced(err), pipeline.WriteTransactionalID(p.rt.TopicName(stage))))
 	}
 	p.rt.Metrics.Transactions.WithLabelValues(stage, "committed").Inc()
 	p.rt.Metrics.Commit.WithLabelValues(stage).Observe(time.Since(start).Seconds())
@@ -103,11 +103,12 @@ func (t *Trainer) versionZero(ctx context.Context, p *publisher) (*schemas.Polic
 	}
 	v := &schemas.PolicyVersion{Kind: kindFull, NextOffsets: make([]int64, t.rt.Run.Ranks)}
 	t.learner, t.held = learner, held{0, sum(weights)}
-	return v, t.publish(ctx, p, v, weights, true)
+	return v, t.publish(ctx, p, v, weights, true, nil)
 }
 
-// publish makes the blobs of v, which the learner holds, durable, names them in v, and commits it.
-func (t *Trainer) publish(ctx context.Context, p *publisher, v *schemas.PolicyVersion, weights []byte, withCheckpoint bool) error {
+// publish makes the blobs of v, which the learner holds, durable, names them in v, and commits it with what was refused of
+// the step's batches.
+func (t *Trainer) publish(ctx context.Context, p *publisher, v *schemas.PolicyVersion, weights []byte, withCheckpoint bool, refused []*kgo.Record) error {
 	var err error
 	put := func(prefix string, data []byte) schemas.BlobRef {
 		if err != nil {
@@ -132,7 +133,7 @@ func (t *Trainer) publish(ctx context.Context, p *publisher, v *schemas.PolicyVe
 		return fmt.Errorf("store version %d: %w", v.Version, err)
 	}
 	pipeline.Crash(stage + ".after-weights")
-	if err := p.commit(ctx, emissions(v, t.rt.Instance, time.Now())); err != nil {
+	if err := p.commit(ctx, emissions(v, t.rt.Instance, time.Now()), refused); err != nil {
 		return fmt.Errorf("version %d: %w", v.Version, err)
 	}
 	pipeline.Crash(stage + ".after-publish")

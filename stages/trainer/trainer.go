@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/schemas"
@@ -147,9 +148,10 @@ func (t *Trainer) session(ctx context.Context) error {
 			return err
 		}
 		if s <= newest.Version {
+			b.refuse() // it is in dlq, with the version
 			err = t.replay(ctx, micro, b.offsets(), history[s])
 		} else {
-			err = t.advance(ctx, micro, b.offsets(), p)
+			err = t.advance(ctx, micro, b.offsets(), b.refuse(), p)
 		}
 		if err != nil {
 			return err
@@ -165,7 +167,7 @@ func (t *Trainer) session(ctx context.Context) error {
 func (t *Trainer) ready(ok bool) { t.rt.Health.Set(stage, ok) }
 
 // advance trains a new step and publishes its version. A stop lets it finish, for a while.
-func (t *Trainer) advance(ctx context.Context, micro []*schemas.MicroBatch, offsets []int64, p *publisher) error {
+func (t *Trainer) advance(ctx context.Context, micro []*schemas.MicroBatch, offsets []int64, refused []*kgo.Record, p *publisher) error {
 	ctx, cancel := outlive(ctx, stopGrace)
 	defer cancel()
 	start := time.Now()
@@ -175,7 +177,7 @@ func (t *Trainer) advance(ctx context.Context, micro []*schemas.MicroBatch, offs
 	}
 	v.Final = v.Step == t.rt.Run.MaxSteps
 	withCheckpoint := v.Final || v.Step%t.cfg.CheckpointInterval == 0
-	if err := t.publish(ctx, p, v, weights, withCheckpoint); err != nil {
+	if err := t.publish(ctx, p, v, weights, withCheckpoint, refused); err != nil {
 		return err
 	}
 	t.metrics.trained(v, time.Since(start))

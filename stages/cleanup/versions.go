@@ -1,0 +1,49 @@
+package cleanup
+
+import (
+	"slices"
+
+	"github.com/prl-project/prl/schemas"
+	"github.com/prl-project/prl/stages/eval"
+)
+
+// checkpoint is the version from which the trainer starts again: the newest with a checkpoint; nil before there is one.
+func (k *known) checkpoint() *schemas.PolicyVersion {
+	for _, v := range slices.Backward(k.versions) {
+		if v.Checkpoint != nil {
+			return v
+		}
+	}
+	return nil
+}
+
+// kept are the blobs of policy versions that stay. Versions from pins are those that unfinished tasks name.
+func (k *known) kept(cfg Config, evals map[string]eval.Config, pins []int64) []schemas.BlobRef {
+	var refs []schemas.BlobRef
+	if len(k.versions) == 0 {
+		return nil
+	}
+	newest, restart := k.versions[len(k.versions)-1].Version, k.checkpoint()
+	for _, v := range k.versions {
+		refs = append(refs, v.Config, v.Tokenizer) // small, and the same for all
+		forever := v.Version == 0 || v.Final || cfg.KeepEvery > 0 && v.Version%cfg.KeepEvery == 0
+		again := restart != nil && v.Version >= restart.Version
+		if forever || again || v.Version > newest-cfg.KeepVersions || slices.Contains(pins, v.Version) || k.awaited(v, evals) {
+			refs = append(refs, v.Weights)
+		}
+		if v.Checkpoint != nil && (forever || again) {
+			refs = append(refs, *v.Checkpoint)
+		}
+	}
+	return refs
+}
+
+// awaited reports whether an eval of a version is due and has no result yet.
+func (k *known) awaited(v *schemas.PolicyVersion, evals map[string]eval.Config) bool {
+	for name, e := range evals {
+		if e.Due(v.Version, v.Final) && !k.measured[measurement{name, v.Version}] {
+			return true
+		}
+	}
+	return false
+}

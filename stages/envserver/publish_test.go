@@ -1,0 +1,84 @@
+package envserver
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/schemas"
+	"github.com/prl-project/prl/stages/envserver/env"
+)
+
+// A trace that no topic can hold becomes one that says so, and its task is finished.
+func TestTraceTooLargeForATopic(t *testing.T) {
+	huge := strings.Repeat("all work and no play ", pipeline.TopicRecordBytes/20)
+	for name, g := range map[string]*game{
+		"messages": {info: env.Info{MaxTurns: 2}, reply: func(context.Context, int, env.Message) (env.Turn, error) {
+			return env.Turn{Done: true, Messages: []env.Message{env.User(huge)}}, nil
+		}},
+		"error": {score: func([]string) (env.Score, error) { return env.Score{}, errors.New(huge) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rt, _, _ := testRun(t)
+			stop := serveEnv(t, rt, g, says(tokenizer(t), "hi"))
+			produce(t, rt, pipeline.TopicTasks("game"), tasks(1, nil)...)
+			trace := read(t, rt, pipeline.TopicTraces, count(1))[0].Value.(*schemas.Trace)
+			if last := trace.Errors[len(trace.Errors)-1]; last.Type != errorUnrecordable || trace.Reward != nil {
+				t.Errorf("errors %.300v, reward %v", trace.Errors, trace.Reward)
+			}
+			stop()
+			if state := states(t, rt)["envserver/tasks.game/0"]; state.LowOffset != 1 {
+				t.Errorf("the task is not finished: low offset %d", state.LowOffset)
+			}
+		})
+	}
+}
+
+// A broker that refuses a record for its size gets a smaller one; one that has another reason gets the same again.
+func TestBrokerRefusesATrace(t *testing.T) {
+	for _, c := range []struct {
+		refusal *kerr.Error
+		errors  int
+	}{
+		{kerr.MessageTooLarge, 1},
+		{kerr.PolicyViolation, 0},
+	} {
+		t.Run(c.refusal.Message, func(t *testing.T) {
+			rt, cluster, _ := testRun(t)
+			refused := cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: rt.TopicName(pipeline.TopicTraces), Err: c.refusal})
+			stop := serveEnv(t, rt, &game{}, says(tokenizer(t), "hi"))
+			produce(t, rt, pipeline.TopicTasks("game"), tasks(1, nil)...)
+			trace := read(t, rt, pipeline.TopicTraces, count(1))[0].Value.(*schemas.Trace)
+			stop()
+			if refused.Hits() != 1 {
+				t.Fatal("nothing was refused")
+			}
+			if len(trace.Errors) != c.errors {
+				t.Errorf("errors %+v", trace.Errors)
+			}
+		})
+	}
+}
+
+// A task of which not even a failure could be recorded is refused before it is played.
+func TestUnrecordableTaskIsRefused(t *testing.T) {
+	c, err := newCore(newPool(1, 5), testPlayer(t, &game{}, nil), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	task := testTask()
+	task.Eval, task.Task = strings.Repeat("e", pipeline.MaxRecordBytes), "{}"
+	if err := c.Process(pipeline.Record{Value: task}, nil); err == nil || !strings.Contains(err.Error(), "recorded") {
+		t.Errorf("error %.100v", err)
+	}
+	task.Eval, task.Task = "e", strings.Repeat("t", pipeline.MaxRecordBytes)
+	if err := c.Process(pipeline.Record{Value: task}, nil); err != nil {
+		t.Errorf("a long task: %v", err)
+	}
+}

@@ -1,0 +1,69 @@
+package inference
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prl-project/prl/pipeline"
+)
+
+// FuzzRequest posts anything to the endpoints: whatever it is, the answer is a completion or says what is wrong with it.
+func FuzzRequest(f *testing.F) {
+	f.Add(true, `{"token_ids":[5,10],"sampling_params":{"temperature":0.7,"max_tokens":2,"logprobs":1}}`)
+	f.Add(true, `{"token_ids":[-1,99999999999],"sampling_params":{"max_tokens":-3,"top_p":2,"seed":1e30}}`)
+	f.Add(true, `{"token_ids":[],"sampling_params":null,"pin_version":-1}`)
+	f.Add(false, `{"messages":[{"role":"user","content":"abc"}],"max_tokens":2}`)
+	f.Add(false, `{"messages":[{"role":"\u0000","content":[{"type":"image"}]}],"temperature":"hot"}`)
+	f.Add(false, `[[[[`)
+	_, hs := serve(f, func(c *Config) { c.Hold = pipeline.Duration(time.Millisecond) })
+	f.Fuzz(func(t *testing.T, generate bool, body string) {
+		path := "/v1/chat/completions"
+		if generate {
+			path = pathGenerate
+		}
+		if status, data := post(t, hs.URL+path, body); status >= 500 && status != http.StatusGatewayTimeout {
+			t.Fatalf("%d %s", status, data)
+		}
+	})
+}
+
+// FuzzReply answers the client with anything: it gets tokens with a log-probability each, or an error.
+func FuzzReply(f *testing.F) {
+	f.Add(200, `{"choices":[{"token_ids":[1,2],"finish_reason":"stop","logprobs":{"content":[{"logprob":-1},{"logprob":-2}]}}]}`)
+	f.Add(200, `{"choices":[{"token_ids":[1],"logprobs":{"content":[{"logprob":1e999}]}}],"policy_versions":[{"offset":-5,"version":-1}]}`)
+	f.Add(200, ``)
+	f.Add(500, `{"error":{"message":"x","code":7}}`)
+	f.Add(429, `{"error":null}`)
+	f.Fuzz(func(t *testing.T, status int, body string) {
+		if status < 200 || status > 599 || status == 204 || status == 304 {
+			return // they carry no body
+		}
+		hs := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(status)
+			_, _ = w.Write([]byte(body))
+		}))
+		defer hs.Close()
+		c := NewClient(hs.URL)
+		defer c.Close()
+		done, err := c.Generate(t.Context(), Request{Tokens: []int32{1}, MaxTokens: 4, Temperature: 1})
+		if err != nil {
+			return
+		}
+		if len(done.Tokens) != len(done.Logprobs) {
+			t.Fatalf("%d tokens with %d log-probabilities from %s", len(done.Tokens), len(done.Logprobs), strings.ToValidUTF8(body, "?"))
+		}
+		for i, p := range done.Logprobs {
+			if p != p || p > 0 {
+				t.Fatalf("log-probability %v of token %d from %s", p, i, strings.ToValidUTF8(body, "?"))
+			}
+		}
+		for _, v := range done.Versions {
+			if v.Offset < 0 || v.Version < 0 || v.Offset >= max(1, len(done.Tokens)) {
+				t.Fatalf("version %+v of %d tokens", v, len(done.Tokens))
+			}
+		}
+	})
+}

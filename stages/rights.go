@@ -1,0 +1,99 @@
+package stages
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/prl-project/prl/pipeline"
+)
+
+// SetupName is the name under which operators make a run's topics, where its stages may not.
+const SetupName = "setup"
+
+// Rights are the least that a stage of a run needs of the brokers.
+func (s Stage) Rights(run string) []pipeline.Right {
+	full := func(topic string) string { return run + "." + topic }
+	writes, reads := s.Writes, slices.Concat(s.Reads, s.Tables, s.Deletes)
+	if s.Kind != Special { // the shell: state of its cores, input that could not be read
+		writes = append(slices.Clone(writes), pipeline.TopicState, pipeline.TopicDLQ)
+		reads = append(reads, pipeline.TopicState)
+	}
+	var list []pipeline.Right
+	add := func(operation string, topics []string) {
+		for _, t := range topics {
+			r := pipeline.Right{Operation: operation, Resource: pipeline.ResourceTopic, Name: full(t)}
+			if t == AllTasks {
+				r.Name, r.Prefix = full(strings.TrimSuffix(AllTasks, "<env>")), true
+			}
+			if !slices.Contains(list, r) {
+				list = append(list, r)
+			}
+		}
+	}
+	add(pipeline.OperationRead, reads)
+	add(pipeline.OperationWrite, writes)
+	add(pipeline.OperationDelete, s.Deletes)
+	for _, t := range s.Proof { // looks whether it holds anything
+		if !slices.Contains(writes, t) && !slices.Contains(reads, t) {
+			add(pipeline.OperationDescribe, []string{t})
+		}
+	}
+	list = append(list, pipeline.Right{Operation: pipeline.OperationDescribeConfigs, Resource: pipeline.ResourceTopic, Name: full(""), Prefix: true})
+	name := full(s.Name)
+	switch {
+	case s.Kind != Special:
+		// The environment server has a group and a transactional id for each environment; all others one of each, the id
+		// with the instance behind it.
+		several := s.Kind == LongWork
+		group := pipeline.ReadGroup(name)
+		if several {
+			group.Name, group.Prefix = name+".", true
+		}
+		id := pipeline.WriteTransactionalID(name + ".")
+		id.Prefix = true
+		list = append(list, group, id)
+	case len(s.Writes) > 0: // the trainer: one at a time, under one id
+		list = append(list, pipeline.WriteTransactionalID(name))
+	}
+	if s.Kind == LongWork { // writes as it finishes, outside transactions; brokers before Kafka 3.0 want this for that
+		list = append(list, pipeline.Right{Operation: pipeline.OperationIdempotentWrite, Resource: pipeline.ResourceCluster, Name: pipeline.ClusterName})
+	}
+	return list
+}
+
+// SetupRights are the least that --stage setup needs.
+func SetupRights(run string) []pipeline.Right {
+	var list []pipeline.Right
+	for _, o := range []string{pipeline.OperationCreate, pipeline.OperationDescribe, pipeline.OperationDescribeConfigs} {
+		list = append(list, pipeline.Right{Operation: o, Resource: pipeline.ResourceTopic, Name: run + ".", Prefix: true})
+	}
+	return list
+}
+
+// AuditRights are the least that --stage audit needs.
+func AuditRights(run string) []pipeline.Right {
+	return []pipeline.Right{{Operation: pipeline.OperationRead, Resource: pipeline.ResourceTopic, Name: run + ".", Prefix: true}}
+}
+
+// ACLs is the table of everybody's rights, one principal per stage, in the CSV that kafka-security-manager reads and that
+// deploy/kafka/acls.sh turns into calls of Kafka's own tool.
+func ACLs(run string) string {
+	var b strings.Builder
+	b.WriteString("KafkaPrincipal,ResourceType,PatternType,ResourceName,Operation,PermissionType,Host\n")
+	write := func(who string, rights []pipeline.Right) {
+		for _, r := range rights {
+			pattern := "LITERAL"
+			if r.Prefix {
+				pattern = "PREFIXED"
+			}
+			fmt.Fprintf(&b, "User:%s.%s,%s,%s,%s,%s,Allow,*\n", run, who, r.Resource, pattern, r.Name, r.Operation)
+		}
+	}
+	write(SetupName, SetupRights(run))
+	write(AuditName, AuditRights(run))
+	for _, s := range Flow {
+		write(s.Name, s.Rights(run))
+	}
+	return b.String()
+}
