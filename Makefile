@@ -4,12 +4,13 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
-RACE := ./pipeline/... ./stages/...
+RACE := ./pipeline/... ./stages/... ./deploy/kafka/...
 CONFIG ?= configs/demo.toml
 NODES ?= 1
 KAFKA := .cache/kafka
 PYTHON := .cache/python
-KAFKA_RUNS = ps -p "$$(cat $(KAFKA)/pid 2>/dev/null || echo 0)" -o comm= 2>/dev/null | grep -q prl-kafka
+# One that has died and is not buried yet is called otherwise.
+KAFKA_RUNS = ps -p "$$(cat $(KAFKA)/pid 2>/dev/null || echo 0)" -o comm= 2>/dev/null | grep -q 'prl-kafka$$'
 
 .PHONY: help build run test race fuzz bench lint generate chaos kafka kafka-stop python
 
@@ -25,7 +26,7 @@ run: build ## the whole pipeline on this machine: a language model learns three 
 test: ## all tests, on Apache Kafka too where Java and Maven are there; needs a C compiler for the DuckDB ones
 	@go vet ./...
 	@$(MAKE) -s python || echo 'no Python clients; the tests that want them say so'
-	@go run ./deploy/kafka/cmd --optional -- go test -json ./... | go run ./.ci/summary
+	@go run ./deploy/kafka/cmd --optional -- go test -timeout 20m -json ./... | go run ./.ci/summary
 
 race: ## the packages with goroutines, under the race detector
 	@go test -race -short -json $(RACE) | go run ./.ci/summary
@@ -58,11 +59,11 @@ $(PYTHON)/installed: pipeline/interop/requirements.txt
 	@touch $@
 
 kafka: ## Apache Kafka on localhost:9092 in the background (NODES=1 or 3); needs Java and Maven
-	@mkdir -p $(KAFKA); rm -f $(KAFKA)/out
 	@! $(KAFKA_RUNS) || { echo 'Kafka runs already; make kafka-stop ends it'; exit 1; }
+	@mkdir -p $(KAFKA); rm -f $(KAFKA)/out
 	@go build -o bin/prl-kafka ./deploy/kafka/cmd
 	@nohup bin/prl-kafka --nodes $(NODES) --port 9092 --dir $(KAFKA)/nodes-$(NODES) >$(KAFKA)/out 2>&1 </dev/null & echo $$! >$(KAFKA)/pid
-	@until grep -s ' answers at ' $(KAFKA)/out; do $(KAFKA_RUNS) || { cat $(KAFKA)/out; exit 1; }; sleep 0.2; done
+	@until sleep 0.2; grep -s ' answers at ' $(KAFKA)/out; do $(KAFKA_RUNS) || { cat $(KAFKA)/out; exit 1; }; done
 	@echo 'Use it:   bin/prl-stage --stage all --config configs/demo.toml --brokers localhost:9092'
 	@echo '          PRL_TEST_KAFKA_BROKERS=localhost:9092 go test ./pipeline/...'
 	@echo 'Stop it:  make kafka-stop    (the data stay in $(KAFKA)/nodes-$(NODES))'

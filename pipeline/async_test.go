@@ -237,3 +237,28 @@ func TestLostPartitionsBeginNothing(t *testing.T) {
 		}
 	}
 }
+
+// TestCoresWaitForTheirOffsets lets another member join while the offsets of partitions that have come back are fetched:
+// the client names those partitions once only, and the cores that were kept for them stay.
+func TestCoresWaitForTheirOffsets(t *testing.T) {
+	rt, _ := testRuntime(t)
+	o := &office{}
+	p, err := NewProcessor(rt, o.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := &worker{office: o}
+	p.units[0] = &unit{partition: 0, core: kept}
+	s := &session{p: p, awaited: map[int32]time.Time{}}
+	topic := rt.TopicName(TopicTraces)
+	s.assigned(t.Context(), nil, map[string][]int32{topic: {0, 1}})
+	s.assigned(t.Context(), nil, map[string][]int32{topic: {2}})
+	if kept.revoked || p.units[0] == nil {
+		t.Error("a core was dropped although its partition is here")
+	}
+	s.revoked(t.Context(), nil, map[string][]int32{topic: {0}})
+	s.assigned(t.Context(), nil, nil)
+	if !kept.revoked || p.units[0] != nil {
+		t.Error("a core was kept although its partition has gone")
+	}
+}

@@ -8,7 +8,9 @@ import (
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/prl-project/prl/schemas"
 )
@@ -110,5 +112,25 @@ func TestSetUpRefusesOtherPartitions(t *testing.T) {
 	rt.Run.TracePartitions = 5
 	if err := rt.SetUp(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "test.traces has 3 partitions, this configuration asks for 5") {
 		t.Fatalf("error %v", err)
+	}
+}
+
+// TestSetUpWaitsForBrokers begins while fewer brokers have started than a topic needs.
+func TestSetUpWaitsForBrokers(t *testing.T) {
+	rt, cluster := testRuntime(t)
+	rt.Run.Name = "another"
+	fired := make(chan struct{}, 1)
+	cluster.ControlKey(int16(kmsg.CreateTopics), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		resp := req.ResponseKind().(*kmsg.CreateTopicsResponse)
+		for _, asked := range req.(*kmsg.CreateTopicsRequest).Topics {
+			topic := kmsg.NewCreateTopicsResponseTopic()
+			topic.Topic, topic.ErrorCode = asked.Topic, kerr.InvalidReplicationFactor.Code
+			resp.Topics = append(resp.Topics, topic)
+		}
+		fired <- struct{}{}
+		return resp, nil, true // once
+	})
+	if err := rt.SetUp(t.Context(), nil); err != nil || len(fired) != 1 {
+		t.Fatalf("error %v, refused %d times", err, len(fired))
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -16,9 +15,6 @@ import (
 
 // envPrefix starts environment variables that override the configuration: PRL__RUN__MAX_STEPS=5 is run.max_steps = 5.
 const envPrefix = "PRL__"
-
-// secretKey matches keys whose values are not shown.
-var secretKey = regexp.MustCompile(`(password|token|secret)$`)
 
 // Duration is a time.Duration that the configuration writes as "90s" or "10m".
 type Duration time.Duration
@@ -78,11 +74,8 @@ func LoadConfig(path string, environ, sets []string, config Config) error {
 		if !ok {
 			return fmt.Errorf("--set %s: want key=value, e.g. --set run.max_steps=10", kv)
 		}
-		name := "--set " + kv
-		if secretKey.MatchString(strings.TrimSpace(key)) {
-			name = "--set " + key // errors name their source
-		}
-		sources = append(sources, source{name, setting(strings.TrimSpace(key), value)})
+		// Errors name their source. The value may be a secret that was put where it does not belong.
+		sources = append(sources, source{"--set " + key, setting(strings.TrimSpace(key), value)})
 	}
 	for _, s := range sources {
 		if err := s.decode(config); err != nil {

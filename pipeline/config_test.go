@@ -66,8 +66,8 @@ func TestLoadConfigErrors(t *testing.T) {
 		{"unknown key", "[run]\nsed = 3\n", nil, "run.toml:2: unknown key run.sed"},
 		{"wrong type", "[run]\nseed = \"x\"\n", nil, "run.toml:2: run.seed"},
 		{"out of range", "[run]\n\nmax_steps = 0\n", nil, "run.toml:3: run.max_steps = 0: at least 1"},
-		{"out of range by a flag", "[run]\nmax_steps = 3\n", []string{"run.max_steps=0"}, "--set run.max_steps=0: run.max_steps = 0"},
-		{"unknown key by a flag", "", []string{"run.sed=0"}, "--set run.sed=0: unknown key run.sed"},
+		{"out of range by a flag", "[run]\nmax_steps = 3\n", []string{"run.max_steps=0"}, "--set run.max_steps: run.max_steps = 0"},
+		{"unknown key by a flag", "", []string{"run.sed=0"}, "--set run.sed: unknown key run.sed"},
 		{"no value", "", []string{"run.seed"}, "want key=value"},
 		{"no TOML", "[run\n", nil, "run.toml:1"},
 	} {

@@ -99,7 +99,8 @@ func (rt *Runtime) followFrom(start map[string]map[int32]kgo.Offset) (*Follower,
 // Close ends the following.
 func (f *Follower) Close() { f.cl.Close() }
 
-// Load reads everything that was committed when it was called. It gives up where nothing more comes for a while.
+// Load reads everything that was committed when it was called. It gives up where nothing more comes for a while. With an
+// error it returns what it has read until then, and Poll goes on behind that.
 func (f *Follower) Load(ctx context.Context) ([]Record, error) {
 	ends, err := kadm.NewClient(f.cl).ListCommittedOffsets(ctx, f.topics...)
 	if err == nil {
@@ -115,10 +116,10 @@ func (f *Follower) Load(ctx context.Context) ([]Record, error) {
 		waited := poll.Err()
 		cancel()
 		if err != nil {
-			return nil, err
+			return all, err
 		}
 		if waited != nil && len(recs) == 0 {
-			return nil, fmt.Errorf("read %v to their ends: %w", f.topics, waited)
+			return all, fmt.Errorf("read %v to their ends: %w", f.topics, waited)
 		}
 		all = append(all, recs...)
 	}
@@ -167,6 +168,7 @@ func (f *Follower) Poll(ctx context.Context) ([]Record, error) {
 
 func (f *Follower) fetch(ctx context.Context) error {
 	fetches := f.cl.PollRecords(ctx, 1000)
+	f.raw = fetches.Records() // those that come with an error, too: the client does not give them again
 	for _, e := range fetches.Errors() {
 		if errors.Is(e.Err, context.Canceled) || errors.Is(e.Err, context.DeadlineExceeded) {
 			continue
@@ -176,7 +178,6 @@ func (f *Follower) fetch(ctx context.Context) error {
 		}
 		return fmt.Errorf("read %s/%d: %w", e.Topic, e.Partition, Denied(e.Err, ReadTopic(e.Topic)))
 	}
-	f.raw = fetches.Records()
 	return nil
 }
 

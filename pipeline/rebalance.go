@@ -79,6 +79,7 @@ func (s *session) own(ctx context.Context, partition int32, commits map[string]c
 	}
 	if u := p.units[partition]; u != nil {
 		if u.owned {
+			delete(s.awaited, partition)
 			return nil // nobody else has committed: it knows more than any fetch
 		}
 		if u.is(commits) {
@@ -97,10 +98,14 @@ func (s *session) own(ctx context.Context, partition int32, commits map[string]c
 	return s.adopt(u)
 }
 
-// adopt makes a unit this instance's and tells it what the tables hold.
+// adopt makes a unit this instance's and tells it what the tables hold. The patience with the others begins anew: it is
+// for offsets that do not come, not for the time that the building of many cores takes.
 func (s *session) adopt(u *unit) error {
 	u.owned = true
 	delete(s.awaited, u.partition)
+	for n := range s.awaited {
+		s.awaited[n] = time.Now()
+	}
 	if s.p.table == nil {
 		return nil
 	}
@@ -143,7 +148,8 @@ func (s *session) positions(_ context.Context, offsets map[string]map[int32]kgo.
 }
 
 // assigned hears which partitions have come with a join. Units that were kept for a return of their partitions, and are
-// not among them, are another's now: what they have not begun is not theirs to begin.
+// neither among them nor among those that came before and whose offsets are still to come, are another's now: what they
+// have not begun is not theirs to begin.
 func (s *session) assigned(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
 	p := s.p
 	p.mu.Lock()
@@ -152,15 +158,13 @@ func (s *session) assigned(_ context.Context, _ *kgo.Client, parts map[string][]
 		return
 	}
 	s.joined = true
-	mine := map[int32]bool{}
 	for _, list := range parts {
 		for _, n := range list {
-			mine[n] = true
 			s.awaited[n] = time.Now()
 		}
 	}
 	for n, u := range p.units {
-		if u.owned || mine[n] {
+		if _, mine := s.awaited[n]; u.owned || mine {
 			continue
 		}
 		if core, ok := u.core.(AsyncCore); ok {
@@ -199,11 +203,12 @@ func (s *session) revoked(_ context.Context, _ *kgo.Client, parts map[string][]i
 	}
 }
 
-// lost drops partitions that may be another's already.
+// lost drops partitions that may be another's already. Until it has joined again, the stage does no work.
 func (s *session) lost(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
 	p := s.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	s.joined = false
 	for _, list := range parts {
 		for _, n := range list {
 			delete(s.awaited, n)

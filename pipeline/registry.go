@@ -95,10 +95,10 @@ func (g *SchemaRegistry) register(ctx context.Context, subject string, schema sr
 // advise says what to do about what the registry answered at the start.
 func (g *SchemaRegistry) advise(subject string, err error) error {
 	do := ""
-	switch s := status(err); {
-	case s == http.StatusUnauthorized || s == http.StatusForbidden:
+	switch {
+	case barred(err):
 		do = ": schema_registry.user and its password must be right and give leave to read the subject and, with auto_register, to write it and its compatibility"
-	case s == http.StatusConflict:
+	case status(err) == http.StatusConflict:
 		do = ": the subject holds schemas that this version's does not follow, those of a newer prl or of something else; use the newest prl, or another registry"
 	case errors.Is(err, ErrTransient):
 		do = ": does it run? Start it and then this stage, or correct schema_registry.urls; without urls records are in Avro single-object encoding"
@@ -166,7 +166,7 @@ func (g *SchemaRegistry) ask(ctx context.Context, question func(context.Context)
 			return err
 		}
 		var untrusted *tls.CertificateVerificationError
-		if status(err) == http.StatusUnauthorized || errors.As(err, &untrusted) {
+		if barred(err) || errors.As(err, &untrusted) {
 			cancel() // it stays so
 		}
 		if pause(ctx, tries.NextBackOff()); ctx.Err() != nil {
@@ -179,7 +179,13 @@ func (g *SchemaRegistry) ask(ctx context.Context, question func(context.Context)
 // who asks.
 func answered(err error) bool {
 	s := status(err)
-	return s >= 400 && s < 500 && s != http.StatusUnauthorized && s != http.StatusTooManyRequests && s != http.StatusRequestTimeout
+	return s >= 400 && s < 500 && !barred(err) && s != http.StatusTooManyRequests && s != http.StatusRequestTimeout
+}
+
+// barred reports whether a registry answers others only, which says nothing about what was asked for.
+func barred(err error) bool {
+	s := status(err)
+	return s == http.StatusUnauthorized || s == http.StatusForbidden
 }
 
 // status is the HTTP status of a registry's answer; 0 where there is none.

@@ -422,6 +422,8 @@ func TestSchemaRegistryConfig(t *testing.T) {
 		"schema_registry.user is empty":             func(c *SchemaRegistryConfig) { c.PasswordEnv = "P" },
 		`schema_registry.user = "alice" needs`:      func(c *SchemaRegistryConfig) { c.User = "alice" },
 		"as it is: use https":                       func(c *SchemaRegistryConfig) { c.User, c.PasswordEnv = "alice", "P" },
+		"schema_registry.cleartext has no effect":   func(c *SchemaRegistryConfig) { c.Cleartext = true },
+		"is not checked against":                    func(c *SchemaRegistryConfig) { c.CAFile = "ca.pem" },
 		"http://alice:xxxxx@localhost holds a user": func(c *SchemaRegistryConfig) { c.URLs = []string{"http://alice:pw@localhost"} },
 		"schema_registry.urls holds, as number 1":   func(c *SchemaRegistryConfig) { c.URLs = []string{"localhost:8081"} },
 	} {
@@ -430,5 +432,26 @@ func TestSchemaRegistryConfig(t *testing.T) {
 		if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q, got %v", want, err)
 		}
+	}
+}
+
+// TestRegistryBarred takes the right to read from a stage: what it has not met waits, and is not refused for it.
+func TestRegistryBarred(t *testing.T) {
+	rt, _ := testRuntime(t)
+	reg := newRegistry(t)
+	rt.Schemas = resolved(t, registryConfig(reg.URL()))
+	id, _, err := reg.RegisterSchema("another program's traces", otherWords(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, answer := range []int{http.StatusUnauthorized, http.StatusForbidden} {
+		reg.Intercept(func(w http.ResponseWriter, _ *http.Request) bool {
+			http.Error(w, "no", answer)
+			return true
+		})
+		if _, err := rt.Decode(t.Context(), framed(t, rt, id, trace(0, 0))); !errors.Is(err, ErrTransient) {
+			t.Errorf("answered with %d: error %v", answer, err)
+		}
+		reg.ClearInterceptors()
 	}
 }

@@ -51,12 +51,14 @@ func (c SchemaRegistryConfig) Validate() error {
 	switch {
 	case c.Timeout <= 0:
 		return fmt.Errorf("schema_registry.timeout = %v: more than 0", c.Timeout)
-	case len(c.URLs) == 0 && (c.CAFile != "" || c.User != ""):
+	case len(c.URLs) == 0 && (c.CAFile != "" || c.User != "" || c.Cleartext):
 		return fmt.Errorf("schema_registry.urls is empty: without it nothing else in the section has an effect")
 	case c.User == "" && (c.PasswordFile != "" || c.PasswordEnv != ""):
 		return fmt.Errorf("schema_registry.user is empty, but a password is named: set the user, or leave the password out")
 	case c.User != "" && (c.PasswordFile == "") == (c.PasswordEnv == ""):
 		return fmt.Errorf("schema_registry.user = %q needs exactly one of schema_registry.password_file and schema_registry.password_env", c.User)
+	case c.Cleartext && c.User == "":
+		return fmt.Errorf("schema_registry.cleartext has no effect: schema_registry.user is empty, no secret is sent; leave it out")
 	}
 	for i, s := range c.URLs {
 		u, err := url.Parse(s)
@@ -67,6 +69,8 @@ func (c SchemaRegistryConfig) Validate() error {
 			return fmt.Errorf("schema_registry.urls: %s holds a user: set schema_registry.user and password_file or password_env", u.Redacted())
 		case c.User != "" && u.Scheme == "http" && !c.Cleartext:
 			return fmt.Errorf("schema_registry.user = %q sends its password to %s as it is: use https, or set schema_registry.cleartext = true", c.User, s)
+		case c.CAFile != "" && u.Scheme == "http":
+			return fmt.Errorf("schema_registry.urls: %s is not checked against schema_registry.ca_file = %q: use https, or leave that out", s, c.CAFile)
 		}
 	}
 	return nil

@@ -24,7 +24,7 @@ const (
 	requestDeadline = 10 * time.Second
 	// metadataMinAge is how old metadata must be to be asked for again. Records that are to be tried again wait for it, and
 	// a transaction waits for them; kgo's 5 s is longer than one may take.
-	metadataMinAge = 250 * time.Millisecond
+	metadataMinAge = 20 * time.Millisecond
 )
 
 // Runtime is what every stage of a process shares: the run, the brokers, the blob store, logs and metrics.

@@ -76,6 +76,7 @@ func TestNoSecretInTheConfiguration(t *testing.T) {
 		"PRL__KAFKA__":    LoadConfig("", []string{"PRL__KAFKA__PASSWORD=" + password}, nil, &kafkaSection{}),
 		"--set kafka.pas": LoadConfig("", nil, []string{"kafka.password=" + password}, &kafkaSection{}),
 		"--set kafka.tok": LoadConfig("", nil, []string{"kafka.token=" + password}, &kafkaSection{}),
+		"--set kafka:":    LoadConfig("", nil, []string{"kafka={password=\"" + password + "\"}"}, &kafkaSection{}),
 	} {
 		if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "kafka.password_file") || strings.Contains(err.Error(), password) {
 			t.Errorf("%s: %v", name, err)

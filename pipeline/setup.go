@@ -177,6 +177,8 @@ func (s *setup) create(ctx context.Context, have map[string]found) error {
 		case err == nil, errors.Is(err, kerr.TopicAlreadyExists): // the next look shows it
 		case errorsIsFatal(denied):
 			t.denied = denied
+		case !errors.As(err, new(*kerr.Error)), kerr.IsRetriable(err), errors.Is(err, kerr.InvalidReplicationFactor): // brokers are still starting
+			return fmt.Errorf("create topic %s: %w", t.name, err)
 		default:
 			return Fatal("create topic %s: %w", t.name, err)
 		}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -243,5 +244,56 @@ func TestStopWaitsForNobody(t *testing.T) {
 	<-asked
 	if err := stop(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestPatienceIsWithOffsets builds cores for longer than the shell waits for offsets: as long as one after the other is
+// there, and where a partition's offsets come again, there is nothing to give up.
+func TestPatienceIsWithOffsets(t *testing.T) {
+	rt, _ := testRuntime(t)
+	p, err := NewProcessor(rt, toyConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := time.Now().Add(-2 * p.patience)
+	s := &session{p: p, awaited: map[int32]time.Time{0: long, 1: long}}
+	if err := s.adopt(&unit{partition: 0}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.check(time.Now()); err != nil {
+		t.Errorf("after the first of two cores: %v", err)
+	}
+	if err := s.check(time.Now().Add(2 * p.patience)); err == nil {
+		t.Error("offsets that do not come are waited for without end")
+	}
+	p.units[1] = &unit{partition: 1, owned: true}
+	if err := s.own(t.Context(), 1, nil); err != nil || len(s.awaited) != 0 {
+		t.Errorf("partitions %v are waited for, error %v", s.awaited, err)
+	}
+}
+
+// TestLostIsNotReady takes a member its place in the group: it is ready again when it has joined again.
+func TestLostIsNotReady(t *testing.T) {
+	rt, _ := testRuntime(t)
+	rt.Health = &Health{}
+	p, err := NewProcessor(rt, toyConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &session{p: p, awaited: map[int32]time.Time{}}
+	ready := func() bool {
+		t.Helper()
+		if err := s.check(time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		return rt.Health.Ready(p.cfg.Group)
+	}
+	s.assigned(t.Context(), nil, nil)
+	if !ready() {
+		t.Error("a member without partitions is not ready")
+	}
+	s.lost(t.Context(), nil, nil)
+	if ready() {
+		t.Error("a stage that is in no group is ready")
 	}
 }

@@ -65,7 +65,8 @@ func NamedBlobs(r schemas.Record) []schemas.BlobRef {
 }
 
 // Scan calls record with every record that topics hold now, those of open and aborted transactions too, tensors of the
-// blob store left there. Records that cannot be decoded are passed over. It gives up where nothing more comes for a while.
+// blob store left there. Records that cannot be decoded are passed over,
+// but for those of a schema that a newer version of prl may know: they are an error. It gives up where nothing more comes for a while.
 func (rt *Runtime) Scan(ctx context.Context, topics []string, record func(schemas.Record)) error {
 	cl, err := rt.Client(kgo.FetchIsolationLevel(kgo.ReadUncommitted()), kgo.KeepControlRecords())
 	if err != nil {
@@ -124,7 +125,7 @@ func (rt *Runtime) Scan(ctx context.Context, topics []string, record func(schema
 				return
 			}
 			v, err := rt.DecodeValue(ctx, r.Value)
-			if errors.Is(err, ErrTransient) {
+			if errors.Is(err, ErrTransient) || errors.Is(err, schemas.ErrUnknownSchema) {
 				unread = fmt.Errorf("read %s/%d@%d: %w", r.Topic, r.Partition, r.Offset, err)
 			}
 			if err == nil {

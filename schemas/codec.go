@@ -9,6 +9,7 @@ import (
 	"embed"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"sync"
@@ -152,8 +153,11 @@ func Decode(b []byte) (Record, error) {
 	return Version{c}.Decode(b[10:])
 }
 
+// ErrUnknownSchema is an encoding with a schema that is not embedded: a newer version of prl, or somebody else, wrote it.
+var ErrUnknownSchema = errors.New("not one this version of prl knows")
+
 func errUnknown(fingerprint uint64) error {
-	return fmt.Errorf("schema %016x is not one this version of prl knows", fingerprint)
+	return fmt.Errorf("schema %016x is %w", fingerprint, ErrUnknownSchema)
 }
 
 // A Version is one version of one record's schema.

@@ -38,6 +38,16 @@ func (c *Config) agree() error {
 	} else if !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("write down the run's settings: %w", err)
 	}
+	return c.asBegun()
+}
+
+// asBegun is agree for a run that has begun. It writes nothing.
+func (c *Config) asBegun() error {
+	text, err := toml.Marshal(map[string]any{"run": c.Run})
+	if err != nil {
+		return fmt.Errorf("look at the run's settings: %w", err)
+	}
+	path := filepath.Join(c.RunDir(), "run.toml")
 	began, err := os.ReadFile(path)
 	if err != nil {
 		return fmt.Errorf("read the run's settings: %w", err)

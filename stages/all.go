@@ -159,8 +159,12 @@ func (v *view) watch(ctx context.Context, printer *progress.Printer) error {
 	for !v.ended() {
 		poll, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 		recs, err := v.follower.Poll(poll)
+		if errors.Is(err, pipeline.ErrTransient) {
+			<-poll.Done() // it may fail at once, again and again
+			err = nil
+		}
 		cancel()
-		if err != nil && !errors.Is(err, pipeline.ErrTransient) {
+		if err != nil {
 			return err
 		}
 		if ctx.Err() != nil {

@@ -2,8 +2,11 @@ package stages
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
 	"slices"
 
 	"github.com/prl-project/prl/pipeline/audit"
@@ -14,13 +17,24 @@ import (
 const AuditName = "audit"
 
 // Audit holds what the run has left behind, topics, Parquet files and blobs, to the invariants. It reads only; the run
-// must stand still.
+// and its sink must stand still, all written, and the settings are those it began with: with others, right records would look wrong.
 func (a *App) Audit(ctx context.Context) (*audit.Report, error) {
+	err := a.Config.asBegun()
+	if err == nil && len(a.Config.SchemaRegistry.URLs) == 0 {
+		err = a.Config.agreeFraming()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("audit run %s: %w", a.Config.Run.Name, err)
+	}
 	view, err := a.view(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("audit run %s: %w", a.Config.Run.Name, err)
 	}
 	view.follower.Close()
+	if _, err := os.Stat(a.Config.Sink.Dir); errors.Is(err, fs.ErrNotExist) {
+		a.Runtime.Log.Warn("the run has no Parquet files here: they are not held to the topics", "dir", a.Config.Sink.Dir)
+		a.Config.Sink.Dir = ""
+	}
 	return audit.Run(ctx, audit.Config{
 		Runtime: a.Runtime, Envs: slices.Sorted(maps.Keys(a.Config.Envs)), Parquet: a.Config.Sink.Dir, Ended: view.ended(),
 		Weights: true, Advantages: a.Config.advantages(),

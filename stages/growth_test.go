@@ -194,6 +194,7 @@ func (o *oldRun) decide(n int64) {
 	for o.groups < n {
 		var out pipeline.Out
 		now = now.Add(100 * time.Millisecond)
+		table(pipeline.TopicEnvs, info) // its server lives
 		if err := emit.(pipeline.Ticker).Tick(now, &out); err != nil {
 			o.Fatal(err)
 		}

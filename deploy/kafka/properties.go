@@ -45,6 +45,9 @@ func properties(cfg Config, ports []map[string]int, node int, dir string) map[st
 		"broker.heartbeat.interval.ms": "500",
 		// A group starts with its first member.
 		"group.initial.rebalance.delay.ms": "0",
+		// A transaction that follows one whose end is still being written waits this long at the broker, 20 ms by default:
+		// most of what a transaction takes.
+		"add.partitions.to.txn.retry.backoff.ms": "1",
 		// The cleaner's buffer is 128 MiB otherwise.
 		"log.cleaner.dedupe.buffer.size": "16777216",
 	}

@@ -48,13 +48,18 @@ func readTopic(ctx context.Context, cfg Config, topic string, take func(record))
 		fetches := cl.PollRecords(poll, 1000)
 		cancel()
 		if err := fetches.Err(); err != nil {
-			return fmt.Errorf("read %s to its end: %w", topic, err)
+			return fmt.Errorf("read %s to its end: %w", topic, pipeline.Denied(err, pipeline.ReadTopic(name)))
 		}
 		for iter := fetches.RecordIter(); !iter.Done(); {
 			r := iter.Next()
-			if next[r.Partition] = r.Offset + 1; !r.Attrs.IsControl() && r.Offset < ends[r.Partition] {
-				take(decode(ctx, cfg, r))
+			if next[r.Partition] = r.Offset + 1; r.Attrs.IsControl() || r.Offset >= ends[r.Partition] {
+				continue
 			}
+			rec := decode(ctx, cfg, r)
+			if ctx.Err() != nil || errors.Is(rec.Err, pipeline.ErrTransient) { // that says nothing about the record
+				return fmt.Errorf("read %v: %w", rec.Ref, errors.Join(ctx.Err(), rec.Err))
+			}
+			take(rec)
 		}
 	}
 	return nil
@@ -65,7 +70,7 @@ func span(ctx context.Context, adm *kadm.Client, topic, name string) (starts, en
 	first, err := adm.ListStartOffsets(ctx, name)
 	last, err2 := adm.ListCommittedOffsets(ctx, name)
 	if err := errors.Join(err, err2, first.Error(), last.Error()); err != nil {
-		return nil, nil, fmt.Errorf("list the offsets of %s: %w", topic, err)
+		return nil, nil, fmt.Errorf("list the offsets of %s: %w", topic, pipeline.Denied(err, pipeline.ReadTopic(name)))
 	}
 	starts, ends = map[int32]int64{}, map[int32]int64{}
 	first.Each(func(o kadm.ListedOffset) { starts[o.Partition] = o.Offset })

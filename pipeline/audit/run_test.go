@@ -2,6 +2,7 @@ package audit
 
 import (
 	"crypto/rand"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/prl-project/prl/deploy/kafka/kafkatest"
@@ -62,6 +64,49 @@ func TestRun(t *testing.T) {
 			t.Errorf("an environment without tasks: %v", err)
 		}
 	})
+}
+
+// Who may not read a topic is told which right is missing.
+func TestRunDenied(t *testing.T) {
+	fake, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.EnableSASL(), kfake.EnableACLs(), kfake.User(pipeline.SASLPlain, "alice", "right"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fake.Close()
+	t.Setenv("PRL_TEST_PASSWORD", "right")
+	rt := &pipeline.Runtime{
+		Run: pipeline.RunConfig{Name: "t"}, Brokers: fake.ListenAddrs(), Log: slog.New(slog.DiscardHandler),
+		Kafka: pipeline.KafkaConfig{SASL: pipeline.SASLPlain, User: "alice", PasswordEnv: "PRL_TEST_PASSWORD", Cleartext: true},
+	}
+	if _, err := Run(t.Context(), Config{Runtime: rt}); !errors.Is(err, pipeline.ErrFatal) || !strings.Contains(err.Error(), "the right Read on topic t.dlq") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// A schema registry that is down is no fault of the records under its ids.
+func TestRunWithoutItsRegistry(t *testing.T) {
+	fake, err := kfake.NewCluster(kfake.NumBrokers(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fake.Close()
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	registry := pipeline.DefaultSchemaRegistryConfig()
+	registry.URLs, registry.Timeout = []string{"http://127.0.0.1:1"}, pipeline.Duration(100*time.Millisecond)
+	down, err := pipeline.NewSchemaRegistry(registry, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rt := &pipeline.Runtime{Run: newLog(t, false).run, Brokers: fake.ListenAddrs(), Instance: "audit", Schemas: down, Log: log}
+	if err := rt.SetUp(t.Context(), []string{"e"}); err != nil {
+		t.Fatal(err)
+	}
+	framed := &record{Raw: []byte{0, 0, 0, 0, 7, 'x'}}
+	framed.Topic = pipeline.TopicTraces
+	write(t, rt, []*record{framed}, true)
+	if r, err := Run(t.Context(), Config{Runtime: rt, Envs: []string{"e"}}); !errors.Is(err, pipeline.ErrTransient) {
+		t.Errorf("error %v, report\n%v", err, r)
+	}
 }
 
 // write produces records, or aborts a transaction of them.

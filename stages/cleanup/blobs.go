@@ -34,6 +34,7 @@ func (c *Cleanup) deleteBlobs(ctx context.Context, old []pipeline.BlobInfo) (n i
 	}
 	var pins []int64
 	if len(old) > 0 {
+		topics = append(topics, pipeline.TopicPolicies) // for what cannot be read of it
 		if pins, err = c.readNames(ctx, topics, named); err != nil {
 			return 0, 0, err
 		}

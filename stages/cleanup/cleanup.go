@@ -86,7 +86,6 @@ func New(rt *pipeline.Runtime, cfg Config, sinkDir string, readers map[string][]
 	}
 	return &Cleanup{
 		rt: rt, cfg: cfg, sinkDir: sinkDir, readers: readers, evals: evals, now: time.Now,
-		known:   known{states: map[position]*schemas.StageState{}, measured: map[measurement]bool{}},
 		records: counter("records", "Records deleted from topics."),
 		blobs:   counter("blobs", "Blobs deleted."), bytes: counter("bytes", "Bytes of the blobs deleted."),
 	}, nil
@@ -94,13 +93,8 @@ func New(rt *pipeline.Runtime, cfg Config, sinkDir string, readers map[string][]
 
 // Run makes a pass every [cleanup] every, or a single one where that is 0.
 func (c *Cleanup) Run(ctx context.Context) error {
-	follower, err := c.rt.Follow(pipeline.TopicState, pipeline.TopicPolicies, pipeline.TopicEvals)
-	if err != nil {
-		return err
-	}
-	defer follower.Close()
 	for {
-		err := c.pass(ctx, follower)
+		err := c.pass(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -121,19 +115,15 @@ func (c *Cleanup) Run(ctx context.Context) error {
 
 // pass deletes what is not needed at the moment. The order matters: blobs are listed before what may name them is read,
 // so a record that is written meanwhile names a blob that is too young to be deleted.
-func (c *Cleanup) pass(ctx context.Context, follower *pipeline.Follower) error {
+func (c *Cleanup) pass(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, passDeadline)
 	defer cancel()
 	old, err := c.oldBlobs(ctx, c.now())
 	if err != nil {
 		return err
 	}
-	recs, err := follower.Load(ctx)
-	if err != nil {
+	if c.known, err = c.read(ctx); err != nil {
 		return err
-	}
-	for _, r := range recs {
-		c.known.learn(r)
 	}
 	cl, err := c.rt.Client()
 	if err != nil {
@@ -150,6 +140,21 @@ func (c *Cleanup) pass(ctx context.Context, follower *pipeline.Follower) error {
 	}
 	c.rt.Log.Info("cleaned up", "stage", stage, "records", deleted, "blobs", blobs, "bytes", bytes)
 	return nil
+}
+
+// read gives what the small topics say, all of them or an error: what is missing would be taken for deletable.
+func (c *Cleanup) read(ctx context.Context) (known, error) {
+	k := known{states: map[position]*schemas.StageState{}, measured: map[measurement]bool{}}
+	f, err := c.rt.Follow(pipeline.TopicState, pipeline.TopicPolicies, pipeline.TopicEvals)
+	if err != nil {
+		return k, err
+	}
+	defer f.Close()
+	recs, err := f.Load(ctx)
+	for _, r := range recs {
+		k.learn(r)
+	}
+	return k, err
 }
 
 func (k *known) learn(r pipeline.Record) {

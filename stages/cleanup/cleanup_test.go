@@ -2,6 +2,7 @@ package cleanup
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -108,6 +109,13 @@ func (w *world) sink() {
 // clean makes one pass as it would be after some time.
 func (w *world) clean(after time.Duration) {
 	w.Helper()
+	if err := w.pass(after); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) pass(after time.Duration) error {
+	w.Helper()
 	w.rt.Registry = prometheus.NewRegistry()
 	cfg := DefaultConfig()
 	cfg.KeepVersions, cfg.KeepEvery = 5, 0
@@ -116,8 +124,22 @@ func (w *world) clean(after time.Duration) {
 		w.Fatal(err)
 	}
 	c.now = func() time.Time { return time.Now().Add(after) }
-	if err := c.Run(w.Context()); err != nil {
-		w.Fatal(err)
+	return c.Run(w.Context())
+}
+
+// TestNewerRecordsKeepTheirBlobs deletes no blob while a record may name it that this version of prl cannot read.
+func TestNewerRecordsKeepTheirBlobs(t *testing.T) {
+	w := newWorld(t)
+	blobs := map[string]schemas.BlobRef{"of a newer record": w.blob("weights", "newer")}
+	rec := &kgo.Record{Topic: w.rt.TopicName(pipeline.TopicPolicies), Value: append([]byte{0xC3, 0x01}, make([]byte, 100)...)}
+	if err := w.cl.ProduceSync(t.Context(), rec).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.pass(2 * time.Hour); !errors.Is(err, schemas.ErrUnknownSchema) {
+		t.Fatalf("the pass ended with %v", err)
+	}
+	if len(w.left(blobs)) == 0 {
+		t.Fatal("the blob is gone")
 	}
 }
 
@@ -218,5 +240,56 @@ func TestBlobsGoWhenNothingNamesThem(t *testing.T) {
 	want := []string{"checkpoint 00", "checkpoint 18", "config", "tensor 1", "weights 00", "weights 04", "weights 15", "weights 16", "weights 17", "weights 18", "weights 19"}
 	if got := w.left(blobs); !slices.Equal(got, want) {
 		t.Fatalf("%v are left,\nwant %v", got, want)
+	}
+}
+
+// TestEveryPassLooksAtTheWhole ends a pass in the middle of reading what to keep: the next one deletes nothing for it.
+func TestEveryPassLooksAtTheWhole(t *testing.T) {
+	w := newWorld(t)
+	const n = 1500 // more than are read at once
+	weights := map[string]schemas.BlobRef{"first": w.blob("weights", "first"), "later": w.blob("weights", "later")}
+	var records []*kgo.Record
+	for v := range int64(n) {
+		p := &schemas.PolicyVersion{Version: v, Step: v, Kind: "full", NextOffsets: []int64{0}, Weights: weights["later"]}
+		if v == 0 {
+			p.Weights = weights["first"]
+		}
+		rec, err := w.rt.Encode(t.Context(), pipeline.Emission{Topic: pipeline.TopicPolicies, Value: p})
+		if err != nil {
+			t.Fatal(err)
+		}
+		records = append(records, rec)
+	}
+	if err := w.cl.ProduceSync(t.Context(), records...).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	cfg := DefaultConfig()
+	cfg.KeepEvery = 0
+	w.rt.Registry = prometheus.NewRegistry()
+	c, err := New(w.rt, cfg, w.parquet, testReaders, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.now = func() time.Time { return time.Now().Add(2 * time.Hour) }
+	ctx, cancel := context.WithCancel(t.Context())
+	w.rt.Options = []kgo.Opt{kgo.WithHooks(onRead(cancel))}
+	if err := c.pass(ctx); err == nil {
+		t.Fatal("the first pass was not interrupted")
+	}
+	w.rt.Options = nil
+	if err := c.pass(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left := w.left(weights); len(left) != 2 || len(c.known.versions) != n {
+		t.Errorf("%v are left, %d versions are known", left, len(c.known.versions))
+	}
+}
+
+// onRead is called for every record that is read.
+type onRead func()
+
+func (f onRead) OnFetchRecordUnbuffered(_ *kgo.Record, polled bool) {
+	if polled {
+		f()
 	}
 }

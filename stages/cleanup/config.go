@@ -19,8 +19,9 @@ type Config struct {
 	KeepEvery int64 `toml:"keep_every"`
 }
 
-// minGrace is above the time in which records are prepared and committed.
-const minGrace = pipeline.Duration(10 * time.Minute)
+// minGrace is above the age that a blob may have when a record comes to name it anew, and the time in which records are
+// prepared and committed: five minutes each, and one for a transaction.
+const minGrace = pipeline.Duration(15 * time.Minute)
 
 // DefaultConfig does nothing until it is asked to.
 func DefaultConfig() Config {

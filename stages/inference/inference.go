@@ -248,6 +248,10 @@ func (s *Server) follow(ctx context.Context) error {
 	}
 	defer f.Close()
 	records, err := f.Load(ctx)
+	if err != nil && !errors.Is(err, pipeline.ErrFatal) && ctx.Err() == nil {
+		s.rt.Log.Warn("policies are not read to their end yet", "error", err)
+		err = nil
+	}
 	for ; err == nil; records, err = s.poll(ctx, f) {
 		s.publish(ctx, records)
 	}

@@ -14,8 +14,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/schemas"
@@ -196,7 +198,8 @@ type stage struct {
 	http   *Client
 }
 
-func startOnKafka(t *testing.T) *stage {
+// startOnKafka starts the stage on a broker of its own; before is called when the topics are there.
+func startOnKafka(t *testing.T, before ...func(*kfake.Cluster)) *stage {
 	t.Helper()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
 	if err != nil {
@@ -209,6 +212,9 @@ func startOnKafka(t *testing.T) *stage {
 	rt.Brokers, rt.Health, rt.Metrics, rt.Registry = cluster.ListenAddrs(), &pipeline.Health{}, pipeline.NewMetrics(reg), reg
 	if err := rt.SetUp(t.Context(), nil); err != nil {
 		t.Fatal(err)
+	}
+	for _, f := range before {
+		f(cluster)
 	}
 	if st.client, err = rt.Client(); err != nil {
 		t.Fatal(err)
@@ -260,6 +266,34 @@ func (st *stage) ask(r Request) chan answer {
 		out <- answer{c, err}
 	}()
 	return out
+}
+
+// TestStartGoesOn starts while the broker cannot say where policies end: the stage does not end for it.
+func TestStartGoesOn(t *testing.T) {
+	fired := make(chan struct{}, 1)
+	st := startOnKafka(t, func(cluster *kfake.Cluster) {
+		cluster.ControlKey(int16(kmsg.ListOffsets), func(req kmsg.Request) (kmsg.Response, error, bool) {
+			resp := req.ResponseKind().(*kmsg.ListOffsetsResponse)
+			for _, asked := range req.(*kmsg.ListOffsetsRequest).Topics {
+				topic := kmsg.NewListOffsetsResponseTopic()
+				topic.Topic = asked.Topic
+				part := kmsg.NewListOffsetsResponseTopicPartition()
+				part.ErrorCode = kerr.UnknownServerError.Code
+				topic.Partitions = append(topic.Partitions, part)
+				resp.Topics = append(resp.Topics, topic)
+			}
+			fired <- struct{}{}
+			return resp, nil, true // once
+		})
+	})
+	<-fired
+	st.produce(store(t, st.rt, testPolicy(t, 0)))
+	if got := <-st.ask(Request{Tokens: []int32{5, 10, 11}, MaxTokens: 8, Temperature: 1}); got.err != nil || got.Versions[0].Version != 0 {
+		t.Errorf("got %+v", got)
+	}
+	if err := st.stop(); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestStageFollowsPolicies(t *testing.T) {
