@@ -22,22 +22,9 @@ const restoreDeadline = 30 * time.Second
 // readOffsets reads records at exact offsets (in order) of one partition. It reads uncommitted ones too: that a
 // committed offset or state record points at them is the proof that they count.
 func (rt *Runtime) readOffsets(ctx context.Context, topic string, partition int32, offsets []int64) ([]*kgo.Record, error) {
-	var recs []*kgo.Record
-	for len(offsets) > 0 {
-		n := 1
-		for n < len(offsets) && offsets[n]-offsets[n-1] <= maxGap {
-			n++
-		}
-		got, err := rt.readRun(ctx, topic, partition, offsets[:n])
-		if err != nil {
-			return nil, fmt.Errorf("read %s/%d offsets %d to %d again: %w", topic, partition, offsets[0], offsets[n-1], err)
-		}
-		recs, offsets = append(recs, got...), offsets[n:]
+	if len(offsets) == 0 {
+		return nil, nil
 	}
-	return recs, nil
-}
-
-func (rt *Runtime) readRun(ctx context.Context, topic string, partition int32, offsets []int64) ([]*kgo.Record, error) {
 	name := rt.TopicName(topic)
 	cl, err := rt.Client(
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{name: {partition: kgo.NewOffset().At(offsets[0])}}),
@@ -47,6 +34,26 @@ func (rt *Runtime) readRun(ctx context.Context, topic string, partition int32, o
 	}
 	defer cl.Close()
 	var recs []*kgo.Record
+	for len(offsets) > 0 {
+		n := 1
+		for n < len(offsets) && offsets[n]-offsets[n-1] <= maxGap {
+			n++
+		}
+		if len(recs) > 0 {
+			cl.SetOffsets(map[string]map[int32]kgo.EpochOffset{name: {partition: {Epoch: -1, Offset: offsets[0]}}})
+		}
+		got, err := readRun(ctx, cl, offsets[:n])
+		if err != nil {
+			return nil, fmt.Errorf("read %s/%d offsets %d to %d again: %w", topic, partition, offsets[0], offsets[n-1], Denied(err, ReadTopic(name)))
+		}
+		recs, offsets = append(recs, got...), offsets[n:]
+	}
+	return recs, nil
+}
+
+// readRun reads the records at offsets, the first of which is the client's position.
+func readRun(ctx context.Context, cl *kgo.Client, offsets []int64) ([]*kgo.Record, error) {
+	var recs []*kgo.Record
 	for {
 		poll, cancel := context.WithTimeout(ctx, restoreDeadline)
 		fetches := cl.PollRecords(poll, 0)
@@ -54,7 +61,7 @@ func (rt *Runtime) readRun(ctx context.Context, topic string, partition int32, o
 		if err := fetches.Err(); errors.Is(err, kerr.OffsetOutOfRange) {
 			return nil, Fatal("records that this stage has not finished were deleted: restore the topic, or start a new run")
 		} else if err != nil {
-			return nil, Denied(err, ReadTopic(name))
+			return nil, err
 		}
 		for iter := fetches.RecordIter(); !iter.Done(); {
 			r := iter.Next()
@@ -63,7 +70,7 @@ func (rt *Runtime) readRun(ctx context.Context, topic string, partition int32, o
 				continue
 			}
 			if r.Offset > want {
-				return nil, Fatal("%s/%d: the record at offset %d is gone", topic, partition, want)
+				return nil, Fatal("the record at offset %d is gone", want)
 			}
 			recs = append(recs, r)
 			if len(recs) == len(offsets) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/pipeline/pipelinetest"
 	"github.com/prl-project/prl/schemas"
 	"github.com/prl-project/prl/stages/sink"
 )
@@ -40,17 +40,9 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(cluster.Close)
-	blobs, err := pipeline.OpenBlobs(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
 	run := pipeline.DefaultRunConfig()
 	run.Name, run.TracePartitions, run.TaskPartitions = "test", 1, 1
-	reg := prometheus.NewRegistry()
-	w := &world{T: t, parquet: t.TempDir(), rt: &pipeline.Runtime{
-		Run: run, Brokers: cluster.ListenAddrs(), Instance: "one", Blobs: blobs,
-		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: pipeline.NewMetrics(reg), Registry: reg,
-	}}
+	w := &world{T: t, parquet: t.TempDir(), rt: pipelinetest.Runtime(t, cluster.ListenAddrs(), run)}
 	if err := w.rt.SetUp(t.Context(), []string{"catch"}); err != nil {
 		t.Fatal(err)
 	}

@@ -4,17 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/prl-project/prl/deploy/kafka/kafkatest"
 	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/pipeline/pipelinetest"
 	"github.com/prl-project/prl/schemas"
 )
 
@@ -62,13 +61,9 @@ func median(values []float64) float64 { return slices.Sorted(slices.Values(value
 
 func costRun(b *testing.B, brokers []string) *pipeline.Runtime {
 	b.Helper()
-	blobs, err := pipeline.OpenBlobs(b.TempDir())
-	if err != nil {
-		b.Fatal(err)
-	}
 	run := pipeline.DefaultRunConfig()
 	run.Name, run.TracePartitions = fmt.Sprintf("cost-%08x", rand.Uint32()), 1
-	rt := &pipeline.Runtime{Run: run, Brokers: brokers, Instance: "one", Blobs: blobs, Log: slog.New(slog.DiscardHandler), Metrics: pipeline.NewMetrics(prometheus.NewRegistry())}
+	rt := pipelinetest.Runtime(b, brokers, run)
 	if err := rt.SetUp(b.Context(), nil); err != nil {
 		b.Fatal(err)
 	}
