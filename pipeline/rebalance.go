@@ -16,16 +16,15 @@ import (
 // offsets of the same partitions again after a cancelled request.
 func (s *session) fetched(ctx context.Context, _ *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
 	p := s.p
-	commits := map[int32]map[string]commitPoint{}
+	all := map[int32]commits{}
 	add := func(topic string, partition int32, offset int64, metadata *string) {
-		if commits[partition] == nil {
-			commits[partition] = map[string]commitPoint{}
+		if all[partition] == nil {
+			all[partition] = commits{}
 		}
-		c := commitPoint{offset: offset}
+		all[partition][p.rt.BaseName(topic)] = ""
 		if metadata != nil && offset >= 0 {
-			c.metadata = *metadata
+			all[partition][p.rt.BaseName(topic)] = *metadata
 		}
-		commits[partition][p.rt.BaseName(topic)] = c
 	}
 	names := map[[16]byte]string{}
 	for t, id := range s.topicIDs {
@@ -51,7 +50,7 @@ func (s *session) fetched(ctx context.Context, _ *kgo.Client, resp *kmsg.OffsetF
 			}
 		}
 	}
-	for partition, c := range commits {
+	for partition, c := range all {
 		if len(c) < len(p.cfg.Inputs) {
 			continue // kgo asks again for those that are missing
 		}
@@ -70,7 +69,7 @@ func (s *session) fetched(ctx context.Context, _ *kgo.Client, resp *kmsg.OffsetF
 }
 
 // own makes the unit of a partition, or keeps the one there is where the group's commits are its own.
-func (s *session) own(ctx context.Context, partition int32, commits map[string]commitPoint) error {
+func (s *session) own(ctx context.Context, partition int32, c commits) error {
 	p := s.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,7 +81,7 @@ func (s *session) own(ctx context.Context, partition int32, commits map[string]c
 			delete(s.awaited, partition)
 			return nil // nobody else has committed: it knows more than any fetch
 		}
-		if u.is(commits) {
+		if u.is(c) {
 			return s.adopt(u)
 		}
 		if core, ok := u.core.(AsyncCore); ok {
@@ -90,7 +89,7 @@ func (s *session) own(ctx context.Context, partition int32, commits map[string]c
 		}
 		delete(p.units, partition)
 	}
-	u, err := p.restore(ctx, partition, commits)
+	u, err := p.restore(ctx, partition, c)
 	if err != nil {
 		return fmt.Errorf("restore %s partition %d: %w", p.cfg.Stage, partition, err)
 	}
@@ -113,11 +112,11 @@ func (s *session) adopt(u *unit) error {
 }
 
 // is reports whether a unit is what the commits describe: its last transaction, or one whose end it did not learn.
-func (u *unit) is(commits map[string]commitPoint) bool {
+func (u *unit) is(c commits) bool {
 	for _, in := range u.inputs {
-		switch c := commits[in.topic]; {
-		case c.metadata == in.metadata:
-		case in.pending != "" && c.metadata == in.pending:
+		switch metadata := c[in.topic]; {
+		case metadata == in.metadata:
+		case in.pending != "" && metadata == in.pending:
 			in.metadata = in.pending
 		default:
 			return false

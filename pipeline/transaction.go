@@ -41,7 +41,7 @@ func (s *session) commit(ctx context.Context, units []*unit) error {
 	}
 	err = t.produce(ctx, s.cl)
 	if err == nil {
-		err = s.commitOffsets(ctx, t)
+		err = s.commitOffsets(ctx)
 	}
 	m := s.p.rt.Metrics
 	if err != nil {
@@ -207,7 +207,7 @@ func (t *transaction) settle(p *Processor, now time.Time) {
 
 // commitOffsets adds the offsets of every owned partition to the transaction: the new ones of its units, and those of
 // partitions that were not touched as they were committed last. Around a rebalance it asks again for a while.
-func (s *session) commitOffsets(ctx context.Context, t *transaction) error {
+func (s *session) commitOffsets(ctx context.Context) error {
 	deadline := time.Now().Add(rebalanceGrace)
 	for {
 		err := s.txnOffsetCommit(ctx)

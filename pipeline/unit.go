@@ -40,11 +40,9 @@ type input struct {
 // unread is the position of an input that was not sought to yet.
 const unread = -1
 
-// A commitPoint is what the group knows of a partition: empty metadata where nothing was ever committed.
-type commitPoint struct {
-	offset   int64
-	metadata string
-}
+// commits are, by input topic, the metadata that the group has with a partition's offset: empty where nothing was ever
+// committed. It points at the state record, which knows all else.
+type commits map[string]string
 
 const metadataPrefix = "prl1:"
 
@@ -60,13 +58,13 @@ func stateOffset(metadata string) (int64, error) {
 
 // restore builds the core of a partition from what the group committed: state record, then unfinished records. What
 // the core emits meanwhile was emitted before and is thrown away.
-func (p *Processor) restore(ctx context.Context, partition int32, commits map[string]commitPoint) (*unit, error) {
+func (p *Processor) restore(ctx context.Context, partition int32, c commits) (*unit, error) {
 	start := time.Now()
 	u := &unit{partition: partition, committed: start}
 	var state []byte
 	open := map[string][]int64{}
 	for i, topic := range p.cfg.Inputs {
-		in := &input{topic: topic, metadata: commits[topic].metadata}
+		in := &input{topic: topic, metadata: c[topic]}
 		u.inputs = append(u.inputs, in)
 		rec, err := p.stateRecord(ctx, in, partition)
 		if err != nil {

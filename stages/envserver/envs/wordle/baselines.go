@@ -6,21 +6,23 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 
 	"github.com/prl-project/prl/stages/envserver/env"
 )
 
 const (
-	randomGames = 2000
+	randomGames = 10000
 	randomSeed  = 1
 	blindWords  = 200 // words that are tried at each place of a blind sequence
 )
 
 // Baselines implements [env.Baseliner]. All are chosen and measured on the very split, in the rules of easy mode:
 //   - "fixed_word" repeats the one word that does best. Exact.
-//   - "blind" makes the same sequence of guesses in every game: the first is the best fixed word, each further one what adds
-//     most, among the 200 best fixed words. Exact for that sequence; a better one may exist.
-//   - "random" guesses uniformly random words of the list; the mean of 2,000 seeded games.
+//   - "blind" makes the same sequence of guesses in every game, whatever it sees. Exact for the sequence that is found by
+//     improving one guess after the other, among the 200 best fixed words, until no change helps; a better one may exist.
+//   - "random" guesses uniformly random words of the list; the mean of 10,000 seeded games.
+//   - "random_fit", where letters are shown, guesses uniformly random words that begin with them: it does look.
 //
 // They take some tenths of a second the first time.
 func (w *Wordle) Baselines(split env.Split) map[string]float64 {
@@ -32,102 +34,133 @@ func (w *Wordle) Baselines(split env.Split) map[string]float64 {
 
 func (w *Wordle) measure(answers []string) map[string]float64 {
 	words := w.rank(answers)
-	_, blind := w.blind(words, answers)
-	return map[string]float64{"fixed_word": words[0].reward, "blind": blind, "random": w.random(answers)}
+	_, blind := w.blind(words)
+	baselines := map[string]float64{
+		"fixed_word": words[0].reward,
+		"blind":      blind,
+		"random":     w.random(answers, func(string) []string { return w.lexicon.words }),
+	}
+	if w.cfg.Shown > 0 {
+		baselines["random_fit"] = w.random(answers, w.fitting)
+	}
+	return baselines
 }
 
-// ranked is a word and what repeating it brings.
+// fitting are the words that may be guessed for an answer.
+func (w *Wordle) fitting(answer string) []string {
+	var fit []string
+	for _, word := range w.lexicon.words {
+		if strings.HasPrefix(word, answer[:w.cfg.Shown]) {
+			fit = append(fit, word)
+		}
+	}
+	return fit
+}
+
+// trial is what a word does as a guess for an answer.
+type trial struct {
+	accepted, solved bool
+	words            float64 // weighted rewards of a game of such guesses alone: valid and spelling
+	marks            float64 // weighted rewards of a game that ends with it: green, yellow and solved
+}
+
+func (w *Wordle) try(word, answer string) trial {
+	weights := w.cfg.Weights
+	if shown := answer[:w.cfg.Shown]; !strings.HasPrefix(word, shown) {
+		return trial{words: weights.Spelling * float64(w.lexicon.spelled(word, shown)) / length}
+	}
+	greens, yellows := hint{word, feedback(word, answer)}.shares(w.cfg.Shown)
+	return trial{
+		accepted: true, solved: word == answer, words: weights.Valid + weights.Spelling,
+		marks: weights.Green*greens + weights.Yellow*yellows + weights.Solved*env.Bool(word == answer),
+	}
+}
+
+// ranked is a word, what it does for each answer, and the mean reward of repeating it.
 type ranked struct {
 	word   string
+	trials []trial
 	reward float64
 }
 
-// rank sorts the words by what repeating each brings, best first. It uses that the green and yellow letters of a guess together are, for each letter, the smaller of how often guess and
-// answer have it: so sums over the answers come from two tables.
+// rank returns the words for which repeating brings most, best first.
 func (w *Wordle) rank(answers []string) []ranked {
-	var here [length][26]int        // answers with the letter at the place
-	var atLeast [26][length + 1]int // answers with the letter at least so often
-	is := map[string]bool{}
-	for _, a := range answers {
-		is[a] = true
-		var n [26]int
-		for i := range length {
-			c := a[i] - 'a'
-			here[i][c]++
-			n[c]++
-			atLeast[c][n[c]]++
-		}
-	}
-	weights := w.cfg.Weights
 	words := make([]ranked, 0, len(w.lexicon.words))
-	for _, guess := range w.lexicon.words {
-		var n [26]int
-		greens, marked := 0, 0
-		for i := range length {
-			c := guess[i] - 'a'
-			greens += here[i][c]
-			n[c]++
-			marked += atLeast[c][n[c]]
+	for _, word := range w.lexicon.words {
+		var sum float64
+		for _, answer := range answers {
+			t := w.try(word, answer)
+			sum += t.words + t.marks
 		}
-		sum := weights.Solved*env.Bool(is[guess]) + (weights.Green*float64(greens)+weights.Yellow*float64(marked-greens))/length
-		words = append(words, ranked{guess, sum/float64(len(answers)) + weights.Valid + weights.Spelling})
+		words = append(words, ranked{word: word, reward: sum / float64(len(answers))})
 	}
 	slices.SortFunc(words, func(a, b ranked) int {
 		return cmp.Or(cmp.Compare(b.reward, a.reward), cmp.Compare(a.word, b.word))
 	})
+	words = words[:min(blindWords, len(words))]
+	for i := range words {
+		for _, answer := range answers {
+			words[i].trials = append(words[i].trials, w.try(words[i].word, answer))
+		}
+	}
 	return words
 }
 
 // blind is a sequence of guesses that does not depend on what is seen, and its mean reward.
-func (w *Wordle) blind(words []ranked, answers []string) (sequence []string, reward float64) {
-	words = words[:min(blindWords, len(words))]
-	games := make([]known, len(answers)) // what each game has told so far
-	solved := make([]bool, len(answers))
-	total := float64(len(answers)) * (w.cfg.Weights.Valid + w.cfg.Weights.Spelling) // only words are guessed
-	for range w.cfg.Guesses {
-		most, next := -1.0, ""
-		for _, candidate := range words {
-			var gain float64
-			for i, answer := range answers {
-				if !solved[i] {
-					gain += w.worth(games[i], candidate.word, answer) - w.worth(games[i], "", answer)
+func (w *Wordle) blind(words []ranked) (sequence []string, reward float64) {
+	guesses := make([]int, w.cfg.Guesses) // indices of words; the best fixed word to begin with
+	reward = worth(words, guesses)
+	for better := true; better; {
+		better = false
+		for place, best := range guesses {
+			for candidate := range words {
+				guesses[place] = candidate
+				if r := worth(words, guesses); r > reward+1e-9 {
+					reward, best, better = r, candidate, true
 				}
 			}
-			if gain > most {
-				most, next = gain, candidate.word
-			}
+			guesses[place] = best
 		}
-		for i, answer := range answers {
-			if !solved[i] {
-				games[i].add(hint{next, feedback(next, answer)})
-				solved[i] = answer == next
-			}
-		}
-		total += most
-		sequence = append(sequence, next)
 	}
-	return sequence, total / float64(len(answers))
+	for _, i := range guesses {
+		sequence = append(sequence, words[i].word)
+	}
+	return sequence, reward
 }
 
-// worth is the reward of a game that has told k, after one more guess, or as it is without one; what every word brings is
-// left out.
-func (w *Wordle) worth(k known, guess, answer string) float64 {
-	if guess != "" {
-		k.add(hint{guess, feedback(guess, answer)})
+// worth is the mean reward of a sequence of guesses.
+func worth(words []ranked, guesses []int) float64 {
+	var sum float64
+	for answer := range words[0].trials {
+		var wordsSum, marks float64
+		turns := 0
+		for _, i := range guesses {
+			t := words[i].trials[answer]
+			turns++
+			wordsSum += t.words
+			if t.accepted {
+				marks = t.marks
+			}
+			if t.solved {
+				break
+			}
+		}
+		sum += wordsSum/float64(turns) + marks
 	}
-	greens, yellows := k.shares()
-	return w.cfg.Weights.Green*greens + w.cfg.Weights.Yellow*yellows + w.cfg.Weights.Solved*env.Bool(guess == answer)
+	return sum / float64(len(words[0].trials))
 }
 
-func (w *Wordle) random(answers []string) float64 {
+// random plays with uniformly random words of those that choices gives for an answer.
+func (w *Wordle) random(answers []string, choices func(answer string) []string) float64 {
 	rng := rand.New(rand.NewPCG(randomSeed, 0))
 	rules := w.cfg
 	rules.Mode = "easy"
 	var sum float64
 	for i := range randomGames {
 		g := &game{cfg: rules, lexicon: w.lexicon, answer: answers[i%len(answers)]}
+		words := choices(g.answer)
 		for !g.over() {
-			_, _ = g.guess(w.lexicon.words[rng.IntN(len(w.lexicon.words))])
+			_, _ = g.guess(words[rng.IntN(len(words))])
 		}
 		score, _ := g.Score(context.Background()) // never an error
 		sum += *score.Rewards.Total()

@@ -16,11 +16,23 @@ type chatGame struct{ *game }
 // Prompt implements [env.Episode].
 func (g *chatGame) Prompt() []env.Message {
 	if g.cfg.Prompt == "compact" {
-		return []env.Message{env.User(".")}
+		return []env.Message{env.User(g.opening())}
 	}
 	return []env.Message{
 		env.System(g.rules() + " Answer each message with your guess as <guess>word</guess>."),
-		env.User(fmt.Sprintf("Make your first guess; you have %d.", g.cfg.Guesses)),
+		env.User(g.opening()),
+	}
+}
+
+// opening is the first message: what is shown, and in the full prompt how many guesses there are.
+func (g *game) opening() string {
+	switch {
+	case g.cfg.Prompt == "compact":
+		return g.shown() + strings.Repeat(".", length-g.cfg.Shown)
+	case g.cfg.Shown > 0:
+		return fmt.Sprintf("The word begins with %s. Make your first guess; you have %d.", g.shown(), g.cfg.Guesses)
+	default:
+		return fmt.Sprintf("Make your first guess; you have %d.", g.cfg.Guesses)
 	}
 }
 
@@ -29,6 +41,9 @@ func (g *game) rules() string {
 	text := "You play Wordle: find a secret five-letter English word. After each guess you see a mark for each of its letters: " +
 		"g if the letter is right, y if it is elsewhere in the word, . if the word does not have it (or not as often). " +
 		"A guess that is not an English word tells nothing and uses up a turn."
+	if g.cfg.Shown > 0 {
+		text += " The first letters are shown; every guess must begin with them, others are refused and use up a turn."
+	}
 	if g.cfg.Mode == "hard" {
 		text += " Every guess must use what is known: green letters in place, yellow ones somewhere; others are refused and use up a turn."
 	}
@@ -54,7 +69,7 @@ func (g *game) answerTo(h hint, refusal string) string {
 	case g.cfg.Prompt == "compact" && refusal != "":
 		return "x"
 	case g.cfg.Prompt == "compact":
-		return h.String()
+		return h.board()
 	case refusal != "":
 		return fmt.Sprintf("Refused: %s. Guesses left: %d.", refusal, g.cfg.Guesses-g.turns)
 	default:
@@ -94,19 +109,19 @@ func (g *chatGame) credit(reply, guess string, first int, h hint) env.CharReward
 	w := g.cfg.Weights
 	rewards := make(env.CharRewards, utf8.RuneCountInString(reply)+1)
 	at := utf8.RuneCountInString(reply[:first])
-	for i := range g.lexicon.spelled(guess) { // these are letters a to z: a byte each
-		rewards[at+i] += w.Spelling / length
+	for i := range g.lexicon.spelled(guess, g.shown()) { // these are letters a to z: a byte each
+		rewards[at+i] += w.Spelling
 	}
 	if h.guess == "" {
 		return rewards
 	}
 	for i, m := range h.marks {
 		switch {
-		case g.tried(i, guess[i]):
+		case i < g.cfg.Shown:
 		case m == green:
-			rewards[at+i] += w.Green / length
-		case m == yellow:
-			rewards[at+i] += w.Yellow / length
+			rewards[at+i] += w.Green
+		case m == yellow && !g.tried(i, guess[i]):
+			rewards[at+i] += w.Yellow
 		}
 	}
 	rewards[len(rewards)-1] = w.Valid + w.Solved*env.Bool(g.solved)

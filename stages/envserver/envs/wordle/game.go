@@ -2,6 +2,7 @@ package wordle
 
 import (
 	"context"
+	"strings"
 
 	"github.com/prl-project/prl/stages/envserver/env"
 )
@@ -14,7 +15,7 @@ type game struct {
 	turns       int    // guesses made, refused ones included
 	hints       []hint // of the guesses that were accepted
 	notWords    int
-	refused     int // by hard mode
+	refused     int // words that break a rule
 	spelled     int // letters over all guesses that begin some word
 	solved      bool
 	charRewards []env.CharRewards
@@ -23,7 +24,7 @@ type game struct {
 // guess plays one guess, in lower case. It returns the hint, or why the guess is refused.
 func (g *game) guess(text string) (h hint, refusal string) {
 	g.turns++
-	g.spelled += g.lexicon.spelled(text)
+	g.spelled += g.lexicon.spelled(text, g.shown())
 	if !wellFormed(text) {
 		g.notWords++
 		return hint{}, "a guess is five letters"
@@ -31,6 +32,10 @@ func (g *game) guess(text string) (h hint, refusal string) {
 	if !g.lexicon.has(text) {
 		g.notWords++
 		return hint{}, text + " is not in the word list"
+	}
+	if !strings.HasPrefix(text, g.shown()) {
+		g.refused++
+		return hint{}, "the word begins with " + g.shown()
 	}
 	if g.cfg.Mode == "hard" {
 		for _, earlier := range g.hints {
@@ -49,20 +54,17 @@ func (g *game) guess(text string) (h hint, refusal string) {
 // over reports whether the game is.
 func (g *game) over() bool { return g.solved || g.turns >= g.cfg.Guesses }
 
-// shares are the shares of the answer's letters that the accepted guesses have found in place, and elsewhere.
-func (g *game) shares() (greens, yellows float64) {
-	var k known
-	for _, h := range g.hints {
-		k.add(h)
-	}
-	return k.shares()
-}
+// shown is the beginning of the answer that is known from the start.
+func (g *game) shown() string { return g.answer[:g.cfg.Shown] }
 
 // Score implements [env.Episode]. A game without a guess has 0 in every component.
 func (g *game) Score(context.Context) (env.Score, error) {
 	w := g.cfg.Weights
 	turns := float64(max(g.turns, 1))
-	greens, yellows := g.shares()
+	var greens, yellows float64
+	if n := len(g.hints); n > 0 {
+		greens, yellows = g.hints[n-1].shares(g.cfg.Shown)
+	}
 	stop := "lost"
 	if g.solved {
 		stop = "solved"

@@ -53,40 +53,32 @@ func (h hint) String() string {
 	return string(b)
 }
 
-// known is what hints tell together.
-type known struct {
-	place  [length]byte // letter that is green there; 0 for none
-	marked [26]int      // how often a hint marked the letter green or yellow, at most
-}
-
-func (k *known) add(h hint) {
-	var marked [26]int
+// board is the letters that are right, in their places, ? for a letter that is elsewhere and . for one that is not.
+func (h hint) board() string {
+	b := []byte(h.guess)
 	for i, m := range h.marks {
-		if m == grey {
-			continue
+		switch m {
+		case yellow:
+			b[i] = '?'
+		case grey:
+			b[i] = '.'
 		}
-		c := h.guess[i] - 'a'
-		if marked[c]++; m == green {
-			k.place[i] = h.guess[i]
-		}
-		k.marked[c] = max(k.marked[c], marked[c])
 	}
+	return string(b)
 }
 
-// shares are the shares of the answer's letters that are known in place, and that are known to be elsewhere.
-func (k *known) shares() (greens, yellows float64) {
-	var placed [26]int
-	inPlace, letters := 0, 0
-	for _, letter := range k.place {
-		if letter != 0 {
-			placed[letter-'a']++
-			inPlace++
+// shares are the shares of green and of yellow letters behind the first shown ones, which are green in every guess.
+func (h hint) shares(shown int) (greens, yellows float64) {
+	for _, m := range h.marks[shown:] {
+		switch m {
+		case green:
+			greens++
+		case yellow:
+			yellows++
 		}
 	}
-	for c, n := range k.marked {
-		letters += max(n, placed[c])
-	}
-	return float64(inPlace) / length, float64(letters-inPlace) / length
+	open := float64(length - shown)
+	return greens / open, yellows / open
 }
 
 // breaks says which rule of hard mode a guess breaks with respect to an earlier hint; empty if none. Green letters stay where

@@ -35,6 +35,26 @@ func TestFeedback(t *testing.T) {
 	}
 }
 
+func TestBoard(t *testing.T) {
+	for _, test := range []struct {
+		guess, answer, board string
+		shown                int
+		greens, yellows      float64
+	}{
+		{"crane", "crane", "crane", 0, 1, 0},
+		{"trace", "crane", ".ra?e", 0, 0.6, 0.2},
+		{"yummy", "yawns", "y....", 0, 0.2, 0}, // the letter y is no mark
+		{"crate", "crane", "cra.e", 1, 0.75, 0},
+		{"cower", "crane", "c..??", 2, 0, 2. / 3},
+	} {
+		h := hint{test.guess, feedback(test.guess, test.answer)}
+		greens, yellows := h.shares(test.shown)
+		if h.board() != test.board || greens != test.greens || yellows != test.yellows {
+			t.Errorf("%s for %s, %d shown: %s, %v green, %v yellow", test.guess, test.answer, test.shown, h.board(), greens, yellows)
+		}
+	}
+}
+
 // Of each letter as many are marked as guess and answer share; green is where they agree, and nowhere else.
 func TestFeedbackProperties(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))

@@ -2,7 +2,6 @@ package wordle
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"github.com/prl-project/prl/stages/envserver/env"
@@ -24,7 +23,7 @@ func (g *toolGame) Guess(_ context.Context, args GuessArgs) (string, error) {
 		return "", env.Refuse("%s", refusal)
 	}
 	if g.cfg.Prompt == "compact" {
-		return h.String(), nil
+		return h.board(), nil
 	}
 	return g.answerTo(h, ""), nil
 }
@@ -35,11 +34,11 @@ func (g *toolGame) Done() bool { return g.over() }
 // Prompt implements [env.Episode].
 func (g *toolGame) Prompt() []env.Message {
 	if g.cfg.Prompt == "compact" {
-		return []env.Message{env.User(".")}
+		return []env.Message{env.User(g.opening())}
 	}
 	return []env.Message{
 		env.System(g.rules() + " Guess with the tool Guess."),
-		env.User(fmt.Sprintf("Make your first guess; you have %d.", g.cfg.Guesses)),
+		env.User(g.opening()),
 	}
 }
 

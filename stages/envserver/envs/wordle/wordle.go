@@ -2,8 +2,10 @@
 //
 // Every reply is one guess. A word gets a mark per letter: g (green: right here), y (yellow: elsewhere), . (grey: not in the
 // answer, or not as often). Text that is not a word of the list is refused; a refused guess tells nothing and uses up its turn.
-// mode = "hard" also refuses guesses that do not use every hint so far: green letters in place, yellow ones somewhere. The
-// episode ends when the word is found or no guess is left. Upper case and space around the guess do not matter.
+// mode = "hard" also refuses guesses that do not use every hint so far: green letters in place, yellow ones somewhere. shown = n is
+// an easier game, with n = 1 that of the television show Lingo: the first n letters of the answer are shown from the start, and
+// words that do not begin with them are refused. The episode ends when the word is found or no guess is left. Upper case and space
+// around the guess do not matter.
 //
 // Words: 6,372 five-letter words of SCOWL 2020.12.07 (Kevin Atkinson; the licence is in LICENSE.scowl), slurs and vulgar words
 // left out, from the most common ones (SCOWL level 10) to those of large dictionaries (level 70). Answers are drawn from levels
@@ -14,17 +16,20 @@
 // Held out: a hash of the word puts about one answer in five into the eval split, whatever the other options are; the splits are
 // disjoint. Words of the eval split are words all the same: a training game accepts them as guesses.
 //
-// Compact prompt: the first message is ".", then each message is the five marks of the guess ("y.g.."), or "x" for a refused
-// one. The reply is the guess. Full prompt: the rules as system message, and sentences; the guess may stand in <guess></guess>
-// (the last one counts) after any text. With tool = true guesses come as calls of the tool Guess, and anything else is refused.
+// Compact prompt: the first message is ".....", with letters for those that are shown; then each message is the guess with ? for a
+// yellow letter and . for a grey one ("c.a?."), or "x" for a refused guess. The reply is the guess. Full prompt: the rules as system
+// message, and sentences with the marks; the guess may stand in <guess></guess> (the last one counts) after any text. With tool =
+// true guesses come as calls of the tool Guess, and anything else is refused.
 //
 // Reward components, each from 0 to 1, with weights from the configuration: "solved"; "green" and "yellow", the shares of the
-// answer's letters that all guesses together have found in place, and elsewhere (the solution has five greens); "valid", the share of guesses that were
-// words and within the rules; "spelling", the mean share of a guess that begins some word (weight 0: a figure to look at, unless
-// it is given one to lead a model that does not know a word). Metrics: "turns", "not_words", "refused" (hard mode).
-// char_rewards = true also says which characters earned them: a letter gets a fifth of the weights of spelling (while it
-// continues the beginning of a word), green and yellow (if it is, in an accepted guess, and no earlier one had the letter in the
-// same place: repeating a guess earns nothing), the end of the reply those of valid and solved; text around the guess gets 0.
+// letters behind the shown ones that the last accepted guess has in place, and elsewhere (so what is known is worth keeping; the
+// solution is all green); "valid", the share of guesses that were words and within the rules; "spelling", the mean share of a guess
+// that begins some word, one that begins as shown (weight 0: a figure to look at, unless it is given one to lead a model that does
+// not know a word). Metrics: "turns", "not_words", "refused" (words that do not begin as shown or break a rule of hard mode).
+//
+// char_rewards = true also says which characters earned what: a letter gets the weight of spelling while it continues the
+// beginning of a word; in an accepted guess, behind the shown letters, also that of green, every time, or that of yellow, unless
+// the letter was tried in the same place before. The end of the reply gets the weights of valid and solved, text around the guess 0.
 //
 // The seed plays no part: a game depends on task and guesses alone.
 package wordle
@@ -46,6 +51,7 @@ type Config struct {
 	Guesses int    `toml:"guesses" json:"guesses"` // 1 to 100; default 6
 	Words   int    `toml:"words" json:"words"`     // number of words, most common first; default 0: all
 	Answers int    `toml:"answers" json:"answers"` // number of those that can be answers; default 0: all up to SCOWL level 35
+	Shown   int    `toml:"shown" json:"shown"`     // number of the answer's first letters that are shown, 0 to 4; default 0
 	// EvalPercent is the share of the answers that is held out, 1 to 50; default 20.
 	EvalPercent int     `toml:"eval_percent" json:"eval_percent"`
 	Prompt      string  `toml:"prompt" json:"prompt"`             // "compact" (default) or "full"
@@ -85,6 +91,9 @@ func (c Config) Validate() error {
 	}
 	if limit := c.words(); c.Answers < 0 || c.Answers > limit {
 		errs = append(errs, fmt.Errorf("answers = %d: want 1 to the number of words, %d, or 0 for the common ones", c.Answers, limit))
+	}
+	if c.Shown < 0 || c.Shown >= length {
+		errs = append(errs, fmt.Errorf("shown = %d: want 0 to %d", c.Shown, length-1))
 	}
 	if c.EvalPercent < 1 || c.EvalPercent > 50 {
 		errs = append(errs, fmt.Errorf("eval_percent = %d: want 1 to 50", c.EvalPercent))

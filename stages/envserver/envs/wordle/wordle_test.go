@@ -25,10 +25,22 @@ func open(t testing.TB, change func(*Config)) *Wordle {
 }
 
 // random guesses any word of the list.
-func random(w *Wordle) envtest.Player {
-	return func(rng *rand.Rand, _ []env.Message, _ []env.Tool) env.Message {
-		return env.Assistant(w.lexicon.words[rng.IntN(len(w.lexicon.words))])
+func random(w *Wordle) envtest.Player { return envtest.OneOf(w.lexicon.words...) }
+
+// randomFit guesses any word that begins with the letters it is shown (compact prompt).
+func randomFit(w *Wordle) envtest.Player {
+	return func(rng *rand.Rand, conversation []env.Message, _ []env.Tool) env.Message {
+		for {
+			if word := w.lexicon.words[rng.IntN(len(w.lexicon.words))]; fits(word, conversation) {
+				return env.Assistant(word)
+			}
+		}
 	}
+}
+
+// fits reports whether the word begins with what the first message shows.
+func fits(word string, conversation []env.Message) bool {
+	return strings.HasPrefix(word, strings.TrimRight(conversation[0].Content, "."))
 }
 
 // reference guesses a random common word that agrees with every hint it reads in the conversation (compact prompt). Played by
@@ -52,6 +64,9 @@ func reference(w *Wordle) envtest.Player {
 }
 
 func agrees(word string, conversation []env.Message) bool {
+	if !fits(word, conversation) {
+		return false
+	}
 	for i, m := range conversation {
 		if m.Role != env.RoleAssistant || i+1 == len(conversation) {
 			continue
@@ -60,7 +75,7 @@ func agrees(word string, conversation []env.Message) bool {
 		if len(m.ToolCalls) > 0 {
 			guess = m.ToolCalls[0].Arguments[len(`{"word":"`):][:length]
 		}
-		if (hint{guess, feedback(guess, word)}).String() != conversation[i+1].Content {
+		if (hint{guess, feedback(guess, word)}).board() != conversation[i+1].Content {
 			return false
 		}
 	}
@@ -70,11 +85,12 @@ func agrees(word string, conversation []env.Message) bool {
 func TestConformance(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"default": func(*Config) {},
-		"hard":    func(c *Config) { c.Mode = "hard" },
-		"full":    func(c *Config) { c.Prompt = "full" },
-		"tool":    func(c *Config) { c.Tool = true },
+		"hard":    func(c *Config) { c.Answers, c.Mode = 400, "hard" },
+		"full":    func(c *Config) { c.Answers, c.Prompt = 400, "full" },
+		"tool":    func(c *Config) { c.Answers, c.Tool = 400, true },
 		"small":   func(c *Config) { c.Words, c.CharRewards, c.Weights.Spelling = 200, true, 0.5 },
-		"chars":   func(c *Config) { c.Prompt, c.CharRewards = "full", true },
+		"chars":   func(c *Config) { c.Answers, c.Prompt, c.CharRewards = 400, "full", true },
+		"shown":   func(c *Config) { c.Answers, c.Shown, c.CharRewards = 400, 2, true },
 	} {
 		w := open(t, change)
 		t.Run(name, func(t *testing.T) { envtest.Run(t, w, random(w)) })
@@ -84,6 +100,7 @@ func TestConformance(t *testing.T) {
 func TestReferencePlayer(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"easy":  func(*Config) {},
+		"shown": func(c *Config) { c.Shown, c.Guesses = 1, 5 },
 		"hard":  func(c *Config) { c.Mode = "hard" },
 		"tool":  func(c *Config) { c.Tool = true },
 		"small": func(c *Config) { c.Words = 200 },
@@ -98,40 +115,49 @@ func TestReferencePlayer(t *testing.T) {
 	}
 }
 
+// The figures are those of players that really play; no word does better than fixed_word.
 func TestBaselines(t *testing.T) {
-	w := open(t, func(c *Config) { c.Words, c.Answers = 60, 40 })
-	for _, split := range []env.Split{env.Train, env.Eval} {
-		n := w.Info().Tasks(split)
-		best := 0.0
-		for _, word := range w.lexicon.words {
-			got, err := envtest.Mean(context.Background(), w, split, n, envtest.OneOf(word))
-			if err != nil {
-				t.Fatal(err)
+	ctx := context.Background()
+	for _, shown := range []int{0, 1, 2} {
+		w := open(t, func(c *Config) { c.Words, c.Answers, c.Guesses, c.Shown, c.Weights.Spelling = 60, 40, 3, shown, 0.5 })
+		for _, split := range []env.Split{env.Train, env.Eval} {
+			n := w.Info().Tasks(split)
+			best := 0.0
+			for _, word := range w.lexicon.words {
+				got, err := envtest.Mean(ctx, w, split, n, envtest.OneOf(word))
+				if err != nil {
+					t.Fatal(err)
+				}
+				best = max(best, got)
 			}
-			best = max(best, got)
-		}
-		b := w.Baselines(split)
-		if got := b["fixed_word"]; math.Abs(got-best) > 1e-9 {
-			t.Errorf("%s: fixed_word %v; playing every word gives %v", split, got, best)
-		}
-		sequence, _ := w.blind(w.rank(w.answers[split]), w.answers[split])
-		got, err := envtest.Mean(context.Background(), w, split, n,
-			func(_ *rand.Rand, conversation []env.Message, _ []env.Tool) env.Message {
-				return env.Assistant(sequence[len(conversation)/2])
-			})
-		if err != nil || math.Abs(got-b["blind"]) > 1e-9 || got < best {
-			t.Errorf("%s: blind %v; playing its sequence gives %v, %v; fixed_word %v", split, b["blind"], got, err, best)
+			b := w.Baselines(split)
+			if got := b["fixed_word"]; math.Abs(got-best) > 1e-9 {
+				t.Errorf("%d shown, %s: fixed_word %v; playing every word gives %v", shown, split, got, best)
+			}
+			sequence, _ := w.blind(w.rank(w.answers[split]))
+			got, err := envtest.Mean(ctx, w, split, n,
+				func(_ *rand.Rand, conversation []env.Message, _ []env.Tool) env.Message {
+					return env.Assistant(sequence[len(conversation)/2])
+				})
+			if err != nil || math.Abs(got-b["blind"]) > 1e-9 {
+				t.Errorf("%d shown, %s: blind %v; playing its sequence gives %v, %v", shown, split, b["blind"], got, err)
+			}
+			if got <= best { // a first guess may solve a game and cost nothing
+				t.Errorf("%d shown, %s: blind %v, fixed_word %v", shown, split, got, best)
+			}
 		}
 	}
-	w = open(t, func(*Config) {})
+	w := open(t, func(c *Config) { c.Shown = 1 })
 	b := w.Baselines(env.Eval)
-	t.Logf("full game: %v", b)
-	got, err := envtest.Mean(context.Background(), w, env.Eval, w.Info().Eval, random(w))
-	if err != nil || math.Abs(got-b["random"]) > 0.01 {
-		t.Errorf("random player %v, %v; baseline %v", got, err, b["random"])
+	t.Logf("one letter shown: %v", b)
+	for name, player := range map[string]envtest.Player{"random": random(w), "random_fit": randomFit(w)} {
+		got, err := envtest.Mean(ctx, w, env.Eval, w.Info().Eval, player)
+		if err != nil || math.Abs(got-b[name]) > 0.02 {
+			t.Errorf("%s player %v, %v; baseline %v", name, got, err, b[name])
+		}
 	}
-	if b["fixed_word"] < 0.1 || b["fixed_word"] > 0.3 {
-		t.Errorf("fixed_word %v", b["fixed_word"])
+	if _, there := open(t, func(*Config) {}).Baselines(env.Eval)["random_fit"]; there {
+		t.Error("random_fit where nothing is shown")
 	}
 }
 
@@ -163,20 +189,25 @@ func said(r env.Rollout) string {
 
 func TestCompactGame(t *testing.T) {
 	easy, hard := open(t, func(*Config) {}), open(t, func(c *Config) { c.Mode = "hard" })
+	shown := open(t, func(c *Config) { c.Guesses, c.Shown = 3, 1 })
 	for _, test := range []struct {
 		w                                     *Wordle
 		guesses                               string
 		said, stop                            string
 		solved, green, yellow, valid, refused float64
 	}{
-		{easy, "crane", ".", "solved", 1, 1, 0, 1, 0},
-		{easy, "CRATE  crane", ". ggg.g", "solved", 1, 1, 0, 1, 0},
-		{easy, "qqqqq cran craned crane", ". x x x", "solved", 1, 1, 0, 0.25, 0},
-		{easy, "sloth sloth sloth sloth sloth sloth", ". ..... ..... ..... ..... .....", "lost", 0, 0, 0, 1, 0},
-		{easy, "trace brave sloth sloth sloth sloth", ". .ggyg .gg.g ..... ..... .....", "lost", 0, 0.6, 0.2, 1, 0},
-		{easy, "chase lunar sloth sloth sloth sloth", ". g.g.g ..yyy ..... ..... .....", "lost", 0, 0.6, 0.4, 1, 0}, // what both found
-		{hard, "crate sloth crane", ". ggg.g x", "solved", 1, 1, 0, 2. / 3, 1},
-		{easy, "crate sloth crane", ". ggg.g .....", "solved", 1, 1, 0, 1, 0},
+		{easy, "crane", ".....", "solved", 1, 1, 0, 1, 0},
+		{easy, "CRATE  crane", "..... cra.e", "solved", 1, 1, 0, 1, 0},
+		{easy, "qqqqq cran craned crane", "..... x x x", "solved", 1, 1, 0, 0.25, 0},
+		{easy, "sloth sloth sloth sloth sloth sloth", "..... ..... ..... ..... ..... .....", "lost", 0, 0, 0, 1, 0},
+		{easy, "crate sloth sloth sloth sloth sloth", "..... cra.e ..... ..... ..... .....", "lost", 0, 0, 0, 1, 0}, // the last one counts
+		{easy, "sloth sloth sloth sloth sloth trace", "..... ..... ..... ..... ..... .....", "lost", 0, 0.6, 0.2, 1, 0},
+		{easy, "sloth sloth sloth sloth trace qqqqq", "..... ..... ..... ..... ..... .ra?e", "lost", 0, 0.6, 0.2, 5. / 6, 0}, // of those accepted
+		{hard, "crate sloth crane", "..... cra.e x", "solved", 1, 1, 0, 2. / 3, 1},
+		{easy, "crate sloth crane", "..... cra.e .....", "solved", 1, 1, 0, 1, 0},
+		{shown, "crane", "c....", "solved", 1, 1, 0, 1, 0},
+		{shown, "brave trace cream", "c.... x x", "lost", 0, 0.25, 0.5, 1. / 3, 2}, // of the four letters that are not shown
+		{shown, "cower cower sloth", "c.... c..?? c..??", "lost", 0, 0, 0.5, 2. / 3, 1},
 	} {
 		r := play(t, test.w, "crane", strings.Split(strings.ReplaceAll(test.guesses, "  ", " "), " ")...)
 		if got := said(r); got != test.said {
@@ -212,22 +243,32 @@ func TestFullPromptFindsTheGuess(t *testing.T) {
 }
 
 func TestCharRewards(t *testing.T) {
-	w := open(t, func(c *Config) {
-		c.CharRewards = true
-		c.Weights = Weights{Solved: 100, Green: 5, Yellow: 2.5, Valid: 10, Spelling: 50}
-	})
-	r := play(t, w, "crane", "crxxx", "\u2003nacre", "crane")
-	want := []env.CharRewards{
-		{10, 10, 0, 0, 0, 0},
-		{0, 10.5, 10.5, 10.5, 10.5, 11, 10},
-		{11, 11, 11, 11, 10, 110}, // the e stood there before: no news
-	}
-	if !w.lexicon.has("nacre") {
-		t.Fatal("nacre is not in the list")
-	}
-	for i := range want {
-		if !slices.Equal(r.Score.CharRewards[i], want[i]) {
-			t.Errorf("reply %d: %v, want %v", i, r.Score.CharRewards[i], want[i])
+	weights := Weights{Solved: 100, Green: 5, Yellow: 2.5, Valid: 10, Spelling: 50}
+	for _, test := range []struct {
+		shown   int
+		replies []string
+		want    []env.CharRewards
+	}{
+		{0, []string{"crxxx", "\u2003nacre", "nacre", "crane"}, []env.CharRewards{
+			{50, 50, 0, 0, 0, 0},
+			{0, 52.5, 52.5, 52.5, 52.5, 55, 10},
+			{50, 50, 50, 50, 55, 10}, // yellow there before: no news; green earns every time
+			{55, 55, 55, 55, 55, 110},
+		}},
+		{1, []string{"nacre", "crane"}, []env.CharRewards{
+			{0, 0, 0, 0, 0, 0},
+			{50, 55, 55, 55, 55, 110}, // what is shown is spelled, and no more
+		}},
+	} {
+		w := open(t, func(c *Config) { c.CharRewards, c.Shown, c.Weights = true, test.shown, weights })
+		if !w.lexicon.has("nacre") {
+			t.Fatal("nacre is not in the list")
+		}
+		r := play(t, w, "crane", test.replies...)
+		for i, want := range test.want {
+			if !slices.Equal(r.Score.CharRewards[i], want) {
+				t.Errorf("%d shown, reply %d: %v, want %v", test.shown, i, r.Score.CharRewards[i], want)
+			}
 		}
 	}
 }
@@ -248,10 +289,10 @@ func TestTool(t *testing.T) {
 		want  string
 		done  bool
 	}{
-		{[]env.ToolCall{call(`{"word":"crate"}`)}, "ggg.g", false},
+		{[]env.ToolCall{call(`{"word":"crate"}`)}, "cra.e", false},
 		{[]env.ToolCall{call(`{"word":"qqqqq"}`)}, "error: qqqqq is not in the word list", false},
 		{nil, "x", false},
-		{[]env.ToolCall{call(`{"word":"Crane"}`), call(`{"word":"crane"}`)}, "ggggg", true},
+		{[]env.ToolCall{call(`{"word":"Crane"}`), call(`{"word":"crane"}`)}, "crane", true},
 	} {
 		turn, err := s.Reply(ctx, env.Message{Role: env.RoleAssistant, ToolCalls: test.calls})
 		if err != nil || len(turn.Messages) != 1 || turn.Messages[0].Content != test.want || turn.Done != test.done {
@@ -271,6 +312,7 @@ func TestValidate(t *testing.T) {
 		"words":        func(c *Config) { c.Words = 6373 },
 		"answers":      func(c *Config) { c.Words, c.Answers = 100, 101 },
 		"more of them": func(c *Config) { c.Words = 1 },
+		"shown":        func(c *Config) { c.Shown = 5 },
 		"eval_percent": func(c *Config) { c.EvalPercent = 0 },
 		"prompt":       func(c *Config) { c.Prompt = "short" },
 		"tool":         func(c *Config) { c.Tool, c.CharRewards = true, true },

@@ -45,10 +45,13 @@ func (l *lexicon) has(word string) bool {
 	return ok
 }
 
-// spelled is the length of the longest beginning of the text with which some word begins: 0 to 5.
-func (l *lexicon) spelled(text string) int {
+// spelled is the length of the longest beginning of the text with which some word begins that begins as shown: 0 to 5.
+func (l *lexicon) spelled(text, shown string) int {
 	n := 0
 	for n < min(len(text), length) {
+		if n < len(shown) && text[n] != shown[n] {
+			break
+		}
 		i, _ := slices.BinarySearch(l.sorted, text[:n+1])
 		if i == len(l.sorted) || !strings.HasPrefix(l.sorted[i], text[:n+1]) {
 			break

@@ -31,8 +31,13 @@ func TestSpelled(t *testing.T) {
 	for text, want := range map[string]int{
 		"crane": 5, "crab": 3, "crazy": 3, "c": 1, "": 0, "xcran": 0, "slates": 5, "zzzzz": 0, "Crane": 0, "cr ne": 2, "\xff": 0,
 	} {
-		if got := l.spelled(text); got != want {
+		if got := l.spelled(text, ""); got != want {
 			t.Errorf("%q spells %d letters, want %d", text, got, want)
+		}
+	}
+	for text, want := range map[string]int{"crane": 5, "crab": 3, "slate": 0, "cl": 1, "c": 1, "": 0} {
+		if got := l.spelled(text, "cr"); got != want {
+			t.Errorf("%q spells %d letters of a word in cr, want %d", text, got, want)
 		}
 	}
 }
