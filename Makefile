@@ -39,8 +39,8 @@ fuzz: ## every fuzz target for ten seconds
 chaos: ## kills, stops and disturbs a run on Apache Kafka for MINUTES (20), then audits it (SEED=… NODES=1 or 3, 0 for the embedded broker)
 	@go run ./pipeline/chaos/cmd --minutes $(or $(MINUTES),20) --seed $(or $(SEED),1) --nodes $(if $(filter command line environment,$(origin NODES)),$(NODES),3)
 
-bench: ## the benchmarks
-	@go test -run '^$$' -bench . -benchmem ./...
+bench: ## the benchmarks, without the longest
+	@go test -short -run '^$$' -bench . -benchmem ./...
 
 lint: ## gofmt, vet, staticcheck
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo 'run gofmt -w on these files'; exit 1; }
