@@ -191,6 +191,7 @@ func TestFaultsEndInProgress(t *testing.T) {
 		{fault{kmsg.TxnOffsetCommit, kerr.IllegalGeneration, 3, 2}, true},
 		{fault{kmsg.TxnOffsetCommit, kerr.RebalanceInProgress, 3, 2}, true},
 		{fault{kmsg.TxnOffsetCommit, kerr.CoordinatorLoadInProgress, 3, 2}, true},
+		{fault{kmsg.TxnOffsetCommit, kerr.ConcurrentTransactions, 3, 2}, true},
 		{fault{kmsg.TxnOffsetCommit, kerr.NotCoordinator, 3, 1}, true},
 		{fault{kmsg.TxnOffsetCommit, kerr.UnknownMemberID, 3, 1}, false},
 		{fault{kmsg.TxnOffsetCommit, kerr.OffsetMetadataTooLarge, 3, 1}, false},

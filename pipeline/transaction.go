@@ -206,12 +206,14 @@ func (t *transaction) settle(p *Processor, now time.Time) {
 }
 
 // commitOffsets adds the offsets of every owned partition to the transaction: the new ones of its units, and those of
-// partitions that were not touched as they were committed last. Around a rebalance it asks again for a while.
+// partitions that were not touched as they were committed last. Around a rebalance, and
+// while the brokers still end the transaction before, it asks again for a while.
 func (s *session) commitOffsets(ctx context.Context) error {
 	deadline := time.Now().Add(rebalanceGrace)
 	for {
 		err := s.txnOffsetCommit(ctx)
-		retry := errors.Is(err, kerr.IllegalGeneration) || errors.Is(err, kerr.RebalanceInProgress) || errors.Is(err, kerr.CoordinatorLoadInProgress)
+		retry := errors.Is(err, kerr.IllegalGeneration) || errors.Is(err, kerr.RebalanceInProgress) ||
+			errors.Is(err, kerr.CoordinatorLoadInProgress) || errors.Is(err, kerr.ConcurrentTransactions)
 		if !retry || time.Now().After(deadline) {
 			return err
 		}
