@@ -126,6 +126,7 @@ type session struct {
 	cancel  func() // ends what the client waits for
 	joined  bool
 	awaited map[int32]time.Time // partitions that have come, and when, whose units are not there yet
+	looked  time.Time           // when abandoned transactions were last looked for
 	broken  error               // of a callback
 	closed  bool                // callbacks have nothing more to do
 }
@@ -162,18 +163,14 @@ func (s *session) fence(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, requestDeadline)
 	defer cancel()
 	p := s.p
-	cl, err := p.rt.Client(kgo.TransactionalID(p.transactionalID()), kgo.TransactionTimeout(p.cfg.TransactionTimeout))
+	if err := p.rt.abort(ctx, p.transactionalID(), p.cfg.TransactionTimeout); err != nil {
+		return err
+	}
+	cl, err := p.rt.Client()
 	if err != nil {
 		return err
 	}
 	defer cl.Close()
-	_, _, err = cl.ProducerID(ctx)
-	if errors.Is(err, kerr.InvalidTransactionTimeout) {
-		return Fatal("the brokers refuse transactions of %v: raise their transaction.max.timeout.ms", p.cfg.TransactionTimeout)
-	}
-	if err != nil {
-		return fmt.Errorf("claim transactional id %s: %w", p.transactionalID(), Denied(err, WriteTransactionalID(p.transactionalID())))
-	}
 	adm := kadm.NewClient(cl)
 	s.topicIDs = map[string][16]byte{}
 	for _, t := range p.cfg.Inputs {
@@ -265,7 +262,7 @@ func (s *session) turn(ctx context.Context) error {
 	if s.broken != nil {
 		return s.broken
 	}
-	if err := s.check(time.Now()); err != nil {
+	if err := s.check(ctx, time.Now()); err != nil {
 		return err
 	}
 	if err := s.feed(ctx, fetches); err != nil {
@@ -288,12 +285,18 @@ func (s *session) turn(ctx context.Context) error {
 }
 
 // check says whether the stage does its work. The client waits without end for offsets that another instance's open
-// transaction holds; that is for the transaction's time-out to end, and no reason to stand still in silence.
-func (s *session) check(now time.Time) error {
+// transaction holds; that is for its successor to end, or for the transaction's time-out, and no reason to stand still in silence.
+func (s *session) check(ctx context.Context, now time.Time) error {
 	s.p.rt.Health.Set(s.p.cfg.Group, s.joined && len(s.awaited) == 0)
 	for n, since := range s.awaited {
 		if now.Sub(since) > s.p.patience {
 			return fmt.Errorf("the committed offsets of partition %d did not come for %v: a transaction of another instance is open, or the group's coordinator is not there", n, s.p.patience)
+		}
+		if now.Sub(since) > heirPatience && now.Sub(s.looked) > heirPatience {
+			s.looked = now
+			if err := s.endAbandoned(ctx); err != nil {
+				s.p.rt.Log.Warn("looking for abandoned transactions failed", "stage", s.p.cfg.Stage, "error", err)
+			}
 		}
 	}
 	return nil

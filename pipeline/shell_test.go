@@ -260,10 +260,10 @@ func TestPatienceIsWithOffsets(t *testing.T) {
 	if err := s.adopt(&unit{partition: 0}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.check(time.Now()); err != nil {
+	if err := s.check(t.Context(), time.Now()); err != nil {
 		t.Errorf("after the first of two cores: %v", err)
 	}
-	if err := s.check(time.Now().Add(2 * p.patience)); err == nil {
+	if err := s.check(t.Context(), time.Now().Add(2*p.patience)); err == nil {
 		t.Error("offsets that do not come are waited for without end")
 	}
 	p.units[1] = &unit{partition: 1, owned: true}
@@ -283,7 +283,7 @@ func TestLostIsNotReady(t *testing.T) {
 	s := &session{p: p, awaited: map[int32]time.Time{}}
 	ready := func() bool {
 		t.Helper()
-		if err := s.check(time.Now()); err != nil {
+		if err := s.check(t.Context(), time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		return rt.Health.Ready(p.cfg.Group)
