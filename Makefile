@@ -4,7 +4,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
-RACE := ./pipeline/... ./stages/... ./deploy/kafka/...
+RACE = $(shell go list ./pipeline/... ./stages/... ./deploy/kafka/... | grep -v /envs/)
 CONFIG ?= configs/demo.toml
 NODES ?= 1
 KAFKA := .cache/kafka
