@@ -195,8 +195,9 @@ func TestKilledServer(t *testing.T) {
 		children["b"].signal(b.T, syscall.SIGKILL)
 		children["b"].killed(b.T)
 		b.all()
-		if n := b.unclean(); n == 0 || n > b.config.Slots {
-			b.Errorf("%d unclean ends are counted, want those of at most %d rollouts that were running", n, b.config.Slots)
+		// What had ended since the last commit counts as running, too: it is listed as started.
+		if n, most := b.unclean(), 2*b.config.Slots; n == 0 || n > most {
+			b.Errorf("%d unclean ends are counted, want those of at most %d rollouts that were running or had just ended", n, most)
 		}
 		b.fewTwice()
 	})
