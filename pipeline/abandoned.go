@@ -14,15 +14,16 @@ import (
 )
 
 const (
-	// heirPatience is how long offsets are waited for before somebody who has left the group is looked for.
+	// heirPatience is how long offsets are waited for before those who have left the group are looked for once more.
 	heirPatience = 2 * time.Second
 	// abandonedDeadline bounds the look.
 	abandonedDeadline = 3 * time.Second
 )
 
-// endAbandoned aborts the transactions of instances that are no longer in the group: one that was killed and does not
-// come back leaves its transaction open, and until that ends, the offsets of its partitions cannot be read. Left to the
-// brokers that takes the transaction's time-out, and ten seconds more. One that only sleeps is fenced by it, which it would
+// endAbandoned aborts the transactions of instances that are no longer in the group; it is called when partitions have
+// come, and while their offsets do not. One that was killed and does not come back leaves its transaction open, and until
+// that ends, nobody can read what was written behind it, nor the offsets of its partitions. Left to the brokers that takes
+// the transaction's time-out, and ten seconds more. One that only sleeps is fenced by it, which it would
 // be anyway. Where it fails, the time-out does it.
 func (s *session) endAbandoned(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, abandonedDeadline)

@@ -76,16 +76,21 @@ func TestCrashAroundTheCommit(t *testing.T) {
 	}
 }
 
-// TestHeirEndsAbandonedTransaction kills an instance in its transaction for good: whoever gets its partitions ends the
-// transaction. The brokers would have left it open for a minute, which is longer than the test waits.
+// TestHeirEndsAbandonedTransaction kills an instance in its transaction for good, before and after the offsets are part of
+// it: whoever gets its partitions ends the transaction. The brokers would have left it open for a minute, which is longer
+// than the test waits, and with it all that is written behind it unreadable.
 func TestHeirEndsAbandonedTransaction(t *testing.T) {
-	onBoth(t, func(t *testing.T, rt *Runtime) {
-		lost := startToy(t, rt, "a", "PRL_TOY_TIMEOUT=1m", "PRL_CRASH_AT=scorer.before-commit:2")
-		inTwo(t, rt, pairsOf(0, 19))
-		lost.died(t)
-		startToy(t, rt, "b", "PRL_TOY_TIMEOUT=1m")
-		once(t, rt, 20)
-	})
+	for _, place := range []string{"scorer.produced", "scorer.before-commit"} {
+		t.Run(place, func(t *testing.T) {
+			onBoth(t, func(t *testing.T, rt *Runtime) {
+				lost := startToy(t, rt, "a", "PRL_TOY_TIMEOUT=1m", "PRL_CRASH_AT="+place+":2")
+				inTwo(t, rt, pairsOf(0, 19))
+				lost.died(t)
+				startToy(t, rt, "b", "PRL_TOY_TIMEOUT=1m")
+				once(t, rt, 20)
+			})
+		})
+	}
 }
 
 // TestZombieIsFenced wakes an instance that slept while another took its name: it exits and has changed nothing.

@@ -126,7 +126,7 @@ type session struct {
 	cancel  func() // ends what the client waits for
 	joined  bool
 	awaited map[int32]time.Time // partitions that have come, and when, whose units are not there yet
-	looked  time.Time           // when abandoned transactions were last looked for
+	looked  time.Time           // when abandoned transactions were last looked for; zero where they are to be
 	broken  error               // of a callback
 	closed  bool                // callbacks have nothing more to do
 }
@@ -293,10 +293,13 @@ func (s *session) check(ctx context.Context, now time.Time) error {
 			return fmt.Errorf("the committed offsets of partition %d did not come for %v: a transaction of another instance is open, or the group's coordinator is not there", n, s.p.patience)
 		}
 		if now.Sub(since) > heirPatience && now.Sub(s.looked) > heirPatience {
-			s.looked = now
-			if err := s.endAbandoned(ctx); err != nil {
-				s.p.rt.Log.Warn("looking for abandoned transactions failed", "stage", s.p.cfg.Stage, "error", err)
-			}
+			s.looked = time.Time{}
+		}
+	}
+	if s.joined && s.looked.IsZero() {
+		s.looked = now
+		if err := s.endAbandoned(ctx); err != nil {
+			s.p.rt.Log.Warn("looking for abandoned transactions failed", "stage", s.p.cfg.Stage, "error", err)
 		}
 	}
 	return nil

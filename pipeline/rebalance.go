@@ -159,6 +159,7 @@ func (s *session) assigned(_ context.Context, _ *kgo.Client, parts map[string][]
 	s.joined = true
 	for _, list := range parts {
 		for _, n := range list {
+			s.looked = time.Time{} // who had it may have left something open
 			s.awaited[n] = time.Now()
 		}
 	}

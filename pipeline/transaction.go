@@ -40,6 +40,7 @@ func (s *session) commit(ctx context.Context, units []*unit) error {
 		return fmt.Errorf("begin transaction: %w", err)
 	}
 	err = t.produce(ctx, s.cl)
+	Crash(s.p.cfg.Stage + ".produced")
 	if err == nil {
 		err = s.commitOffsets(ctx)
 	}
