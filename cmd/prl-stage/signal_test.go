@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -75,7 +76,8 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 			return false
 		}
 		defer resp.Body.Close()
-		return resp.StatusCode == http.StatusOK
+		body, err := io.ReadAll(resp.Body)
+		return err == nil && strings.Contains(string(body), `"scorer":true`)
 	})
 	if err := b.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
