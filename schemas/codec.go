@@ -108,6 +108,7 @@ func ordered(t any, n *int) any {
 			t[i] = ordered(t[i], n)
 		}
 	case map[string]any:
+		delete(t, "default") // a map's would not fit, and a writer needs none
 		for _, k := range []string{"fields", "type", "items", "values"} {
 			if _, ok := t[k]; ok {
 				t[k] = ordered(t[k], n)

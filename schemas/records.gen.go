@@ -135,22 +135,31 @@ type EvalResult struct {
 	Metrics map[string]float64 `avro:"metrics"`
 	// Baselines: as EnvInfo gave them
 	Baselines map[string]float64 `avro:"baselines"`
+	// AvgStderr: standard error of avg_at_k over the examples; 1.96 of it is the 95 % interval
+	AvgStderr float64 `avro:"avg_stderr"`
+	// PassStderr: standard error of pass_at_k over the examples
+	PassStderr float64 `avro:"pass_stderr"`
+	// Policy: the frozen policy that was measured; empty for a version of the one that is trained
+	Policy string `avro:"policy"`
 }
 
 func (r *EvalResult) native() map[string]any {
 	return map[string]any{
-		"eval":      r.Eval,
-		"env":       r.Env,
-		"version":   r.Version,
-		"examples":  r.Examples,
-		"k":         r.K,
-		"episodes":  r.Episodes,
-		"errored":   r.Errored,
-		"avg_at_k":  r.AvgAtK,
-		"pass_at_k": r.PassAtK,
-		"rewards":   mapOf(r.Rewards, func(v *float64) any { return *v }),
-		"metrics":   mapOf(r.Metrics, func(v *float64) any { return *v }),
-		"baselines": mapOf(r.Baselines, func(v *float64) any { return *v }),
+		"eval":        r.Eval,
+		"env":         r.Env,
+		"version":     r.Version,
+		"examples":    r.Examples,
+		"k":           r.K,
+		"episodes":    r.Episodes,
+		"errored":     r.Errored,
+		"avg_at_k":    r.AvgAtK,
+		"pass_at_k":   r.PassAtK,
+		"rewards":     mapOf(r.Rewards, func(v *float64) any { return *v }),
+		"metrics":     mapOf(r.Metrics, func(v *float64) any { return *v }),
+		"baselines":   mapOf(r.Baselines, func(v *float64) any { return *v }),
+		"avg_stderr":  r.AvgStderr,
+		"pass_stderr": r.PassStderr,
+		"policy":      r.Policy,
 	}
 }
 
@@ -167,6 +176,9 @@ func (r *EvalResult) fromNative(m map[string]any) {
 	r.Rewards = toMap(m["rewards"], func(v *float64, n any) { *v = asDouble(n) })
 	r.Metrics = toMap(m["metrics"], func(v *float64, n any) { *v = asDouble(n) })
 	r.Baselines = toMap(m["baselines"], func(v *float64, n any) { *v = asDouble(n) })
+	r.AvgStderr = asDouble(m["avg_stderr"])
+	r.PassStderr = asDouble(m["pass_stderr"])
+	r.Policy = asString(m["policy"])
 }
 
 // RolloutFate is what became of one rollout of a group.
@@ -315,7 +327,7 @@ func (r *PackedSample) fromNative(m map[string]any) {
 
 // LossTokens is the step's number of tokens of one loss component, over all ranks and micro-batches.
 type LossTokens struct {
-	// Component: rl
+	// Component: rl, ce or ref_kl
 	Component string `avro:"component"`
 	Tokens    int64  `avro:"tokens"`
 }
@@ -386,24 +398,33 @@ type MicroBatch struct {
 	LossTokens []LossTokens   `avro:"loss_tokens"`
 	// Blobs: tensors kept in the blob store
 	Blobs []BlobRef `avro:"blobs"`
+	// CeWeights: as in Sample; empty, or shape [n]
+	CeWeights Float32s `avro:"ce_weights"`
+	// RefKlWeights: as in Sample; empty, or shape [n]
+	RefKlWeights Float32s `avro:"ref_kl_weights"`
+	// RefLogprobs: as in Sample; empty, or shape [n]
+	RefLogprobs Float32s `avro:"ref_logprobs"`
 }
 
 func (r *MicroBatch) native() map[string]any {
 	return map[string]any{
-		"step":         r.Step,
-		"rank":         r.Rank,
-		"ranks":        r.Ranks,
-		"index":        r.Index,
-		"count":        r.Count,
-		"seq_lens":     nonNil(r.SeqLens),
-		"token_ids":    nonNil(r.TokenIDs),
-		"mask":         nonNil(r.Mask),
-		"logprobs":     nonNil(r.Logprobs),
-		"advantages":   nonNil(r.Advantages),
-		"temperatures": nonNil(r.Temperatures),
-		"samples":      listOf(r.Samples, func(v *PackedSample) any { return v.native() }),
-		"loss_tokens":  listOf(r.LossTokens, func(v *LossTokens) any { return v.native() }),
-		"blobs":        listOf(r.Blobs, func(v *BlobRef) any { return v.native() }),
+		"step":           r.Step,
+		"rank":           r.Rank,
+		"ranks":          r.Ranks,
+		"index":          r.Index,
+		"count":          r.Count,
+		"seq_lens":       nonNil(r.SeqLens),
+		"token_ids":      nonNil(r.TokenIDs),
+		"mask":           nonNil(r.Mask),
+		"logprobs":       nonNil(r.Logprobs),
+		"advantages":     nonNil(r.Advantages),
+		"temperatures":   nonNil(r.Temperatures),
+		"samples":        listOf(r.Samples, func(v *PackedSample) any { return v.native() }),
+		"loss_tokens":    listOf(r.LossTokens, func(v *LossTokens) any { return v.native() }),
+		"blobs":          listOf(r.Blobs, func(v *BlobRef) any { return v.native() }),
+		"ce_weights":     nonNil(r.CeWeights),
+		"ref_kl_weights": nonNil(r.RefKlWeights),
+		"ref_logprobs":   nonNil(r.RefLogprobs),
 	}
 }
 
@@ -422,6 +443,9 @@ func (r *MicroBatch) fromNative(m map[string]any) {
 	r.Samples = toList(m["samples"], func(v *PackedSample, n any) { v.fromNative(asRecord(n)) })
 	r.LossTokens = toList(m["loss_tokens"], func(v *LossTokens, n any) { v.fromNative(asRecord(n)) })
 	r.Blobs = toList(m["blobs"], func(v *BlobRef, n any) { v.fromNative(asRecord(n)) })
+	r.CeWeights = asBytes(m["ce_weights"])
+	r.RefKlWeights = asBytes(m["ref_kl_weights"])
+	r.RefLogprobs = asBytes(m["ref_logprobs"])
 }
 
 func (r *MicroBatch) tensors(path string, visit func(path string, data *[]byte)) {
@@ -431,6 +455,9 @@ func (r *MicroBatch) tensors(path string, visit func(path string, data *[]byte))
 	visit(path+"logprobs", (*[]byte)(&r.Logprobs))
 	visit(path+"advantages", (*[]byte)(&r.Advantages))
 	visit(path+"temperatures", (*[]byte)(&r.Temperatures))
+	visit(path+"ce_weights", (*[]byte)(&r.CeWeights))
+	visit(path+"ref_kl_weights", (*[]byte)(&r.RefKlWeights))
+	visit(path+"ref_logprobs", (*[]byte)(&r.RefLogprobs))
 }
 
 // PolicyVersion publishes the weights after a step; the record is the trainer's commit.
@@ -458,6 +485,8 @@ type PolicyVersion struct {
 	// Skipped: the gradient was not finite; the weights are those of the version before
 	Skipped bool               `avro:"skipped"`
 	Metrics map[string]float64 `avro:"metrics"`
+	// FromRun: the run whose version of this number it is, where this run began from it; empty otherwise
+	FromRun string `avro:"from_run"`
 }
 
 func (r *PolicyVersion) native() map[string]any {
@@ -474,6 +503,7 @@ func (r *PolicyVersion) native() map[string]any {
 		"final":        r.Final,
 		"skipped":      r.Skipped,
 		"metrics":      mapOf(r.Metrics, func(v *float64) any { return *v }),
+		"from_run":     r.FromRun,
 	}
 }
 
@@ -490,6 +520,7 @@ func (r *PolicyVersion) fromNative(m map[string]any) {
 	r.Final = asBool(m["final"])
 	r.Skipped = asBool(m["skipped"])
 	r.Metrics = toMap(m["metrics"], func(v *float64, n any) { *v = asDouble(n) })
+	r.FromRun = asString(m["from_run"])
 }
 
 // Request asks the emitter for training tasks; it is named by (group, index, attempt) or (step, wave).
@@ -534,28 +565,40 @@ type Sample struct {
 	Branch int `avro:"branch"`
 	// TokenIDs: shape [n]
 	TokenIDs Int32s `avro:"token_ids"`
-	// Mask: 1 where the token is trained on; shape [n]
+	// Mask: 1 where the policy gradient trains the token; shape [n]
 	Mask Uint8s `avro:"mask"`
 	// Logprobs: under the policy that sampled; shape [n]
 	Logprobs Float32s `avro:"logprobs"`
 	// Advantages: 0 where mask is 0; shape [n]
 	Advantages Float32s `avro:"advantages"`
-	// Temperatures: of each token's sampling; 1 where mask is 0; shape [n]
+	// Temperatures: of each sampled token; 1 elsewhere; shape [n]
 	Temperatures Float32s `avro:"temperatures"`
 	// PolicyStart: lowest version among the sampled tokens; null for a frozen policy
 	PolicyStart *int64 `avro:"policy_start"`
+	// Agent: the agent whose branch it is; empty where the environment has one agent
+	Agent string `avro:"agent"`
+	// CeWeights: of each token's cross-entropy; empty for none, or shape [n]
+	CeWeights Float32s `avro:"ce_weights"`
+	// RefKlWeights: of the divergence from the teacher at each token; empty for none, or shape [n]
+	RefKlWeights Float32s `avro:"ref_kl_weights"`
+	// RefLogprobs: the teacher's; empty without ref_kl_weights, or shape [n]
+	RefLogprobs Float32s `avro:"ref_logprobs"`
 }
 
 func (r *Sample) native() map[string]any {
 	return map[string]any{
-		"rollout_index": r.RolloutIndex,
-		"branch":        r.Branch,
-		"token_ids":     nonNil(r.TokenIDs),
-		"mask":          nonNil(r.Mask),
-		"logprobs":      nonNil(r.Logprobs),
-		"advantages":    nonNil(r.Advantages),
-		"temperatures":  nonNil(r.Temperatures),
-		"policy_start":  optionOf("long", r.PolicyStart, func(v *int64) any { return *v }),
+		"rollout_index":  r.RolloutIndex,
+		"branch":         r.Branch,
+		"token_ids":      nonNil(r.TokenIDs),
+		"mask":           nonNil(r.Mask),
+		"logprobs":       nonNil(r.Logprobs),
+		"advantages":     nonNil(r.Advantages),
+		"temperatures":   nonNil(r.Temperatures),
+		"policy_start":   optionOf("long", r.PolicyStart, func(v *int64) any { return *v }),
+		"agent":          r.Agent,
+		"ce_weights":     nonNil(r.CeWeights),
+		"ref_kl_weights": nonNil(r.RefKlWeights),
+		"ref_logprobs":   nonNil(r.RefLogprobs),
 	}
 }
 
@@ -568,6 +611,10 @@ func (r *Sample) fromNative(m map[string]any) {
 	r.Advantages = asBytes(m["advantages"])
 	r.Temperatures = asBytes(m["temperatures"])
 	r.PolicyStart = toOption(m["policy_start"], func(v *int64, n any) { *v = asLong(n) })
+	r.Agent = asString(m["agent"])
+	r.CeWeights = asBytes(m["ce_weights"])
+	r.RefKlWeights = asBytes(m["ref_kl_weights"])
+	r.RefLogprobs = asBytes(m["ref_logprobs"])
 }
 
 func (r *Sample) tensors(path string, visit func(path string, data *[]byte)) {
@@ -576,6 +623,9 @@ func (r *Sample) tensors(path string, visit func(path string, data *[]byte)) {
 	visit(path+"logprobs", (*[]byte)(&r.Logprobs))
 	visit(path+"advantages", (*[]byte)(&r.Advantages))
 	visit(path+"temperatures", (*[]byte)(&r.Temperatures))
+	visit(path+"ce_weights", (*[]byte)(&r.CeWeights))
+	visit(path+"ref_kl_weights", (*[]byte)(&r.RefKlWeights))
+	visit(path+"ref_logprobs", (*[]byte)(&r.RefLogprobs))
 }
 
 // SampleGroup is a scored group: its samples, or why it has none.
@@ -601,6 +651,8 @@ type SampleGroup struct {
 	Samples  []Sample      `avro:"samples"`
 	// Blobs: tensors kept in the blob store
 	Blobs []BlobRef `avro:"blobs"`
+	// Monitored: samples that filters took which only monitor, by filter
+	Monitored map[string]int64 `avro:"monitored"`
 }
 
 func (r *SampleGroup) native() map[string]any {
@@ -618,6 +670,7 @@ func (r *SampleGroup) native() map[string]any {
 		"rollouts":   listOf(r.Rollouts, func(v *RolloutFate) any { return v.native() }),
 		"samples":    listOf(r.Samples, func(v *Sample) any { return v.native() }),
 		"blobs":      listOf(r.Blobs, func(v *BlobRef) any { return v.native() }),
+		"monitored":  mapOf(r.Monitored, func(v *int64) any { return *v }),
 	}
 }
 
@@ -635,6 +688,7 @@ func (r *SampleGroup) fromNative(m map[string]any) {
 	r.Rollouts = toList(m["rollouts"], func(v *RolloutFate, n any) { v.fromNative(asRecord(n)) })
 	r.Samples = toList(m["samples"], func(v *Sample, n any) { v.fromNative(asRecord(n)) })
 	r.Blobs = toList(m["blobs"], func(v *BlobRef, n any) { v.fromNative(asRecord(n)) })
+	r.Monitored = toMap(m["monitored"], func(v *int64, n any) { *v = asLong(n) })
 }
 
 func (r *SampleGroup) tensors(path string, visit func(path string, data *[]byte)) {
@@ -732,6 +786,8 @@ type Task struct {
 	TimeoutMs int64 `avro:"timeout_ms"`
 	// MaxOffPolicySteps: bound of I3, for early cancelling; -1 for none
 	MaxOffPolicySteps int `avro:"max_off_policy_steps"`
+	// Policy: the frozen policy that serves the rollout; empty for the one that is trained
+	Policy string `avro:"policy"`
 }
 
 func (r *Task) native() map[string]any {
@@ -758,6 +814,7 @@ func (r *Task) native() map[string]any {
 		"max_rollout_tokens":   r.MaxRolloutTokens,
 		"timeout_ms":           r.TimeoutMs,
 		"max_off_policy_steps": r.MaxOffPolicySteps,
+		"policy":               r.Policy,
 	}
 }
 
@@ -784,6 +841,7 @@ func (r *Task) fromNative(m map[string]any) {
 	r.MaxRolloutTokens = asInt(m["max_rollout_tokens"])
 	r.TimeoutMs = asLong(m["timeout_ms"])
 	r.MaxOffPolicySteps = asInt(m["max_off_policy_steps"])
+	r.Policy = asString(m["policy"])
 }
 
 // ToolCall is a call the policy made.
@@ -853,6 +911,14 @@ type Node struct {
 	Temperature float64 `avro:"temperature"`
 	// Versions: as inference reported them; several where weights were swapped meanwhile
 	Versions []VersionRun `avro:"versions"`
+	// BodyFrom: index of the first token of the content, behind the template's scaffolding
+	BodyFrom int `avro:"body_from"`
+	// BodyTo: index behind its last token; 0 where what is scaffolding is not known
+	BodyTo int `avro:"body_to"`
+	// Agent: the agent whose branch it is; empty where the environment has one agent
+	Agent string `avro:"agent"`
+	// Reward: at a leaf, the reward of its branch; null where that of the rollout holds
+	Reward *float64 `avro:"reward"`
 }
 
 func (r *Node) native() map[string]any {
@@ -870,6 +936,10 @@ func (r *Node) native() map[string]any {
 		"ref_model":     r.RefModel,
 		"temperature":   r.Temperature,
 		"versions":      listOf(r.Versions, func(v *VersionRun) any { return v.native() }),
+		"body_from":     r.BodyFrom,
+		"body_to":       r.BodyTo,
+		"agent":         r.Agent,
+		"reward":        optionOf("double", r.Reward, func(v *float64) any { return *v }),
 	}
 }
 
@@ -887,6 +957,10 @@ func (r *Node) fromNative(m map[string]any) {
 	r.RefModel = asString(m["ref_model"])
 	r.Temperature = asDouble(m["temperature"])
 	r.Versions = toList(m["versions"], func(v *VersionRun, n any) { v.fromNative(asRecord(n)) })
+	r.BodyFrom = asInt(m["body_from"])
+	r.BodyTo = asInt(m["body_to"])
+	r.Agent = asString(m["agent"])
+	r.Reward = toOption(m["reward"], func(v *float64, n any) { *v = asDouble(n) })
 }
 
 func (r *Node) tensors(path string, visit func(path string, data *[]byte)) {
@@ -994,41 +1068,47 @@ type Trace struct {
 	Instance string `avro:"instance"`
 	// Blobs: tensors kept in the blob store
 	Blobs []BlobRef `avro:"blobs"`
+	// Policy: the frozen policy that served the rollout; empty for the one that is trained
+	Policy string `avro:"policy"`
+	// ScorerVersion: what gave the rewards, where they were given anew to a recorded rollout; empty for those of its episode
+	ScorerVersion string `avro:"scorer_version"`
 }
 
 func (r *Trace) native() map[string]any {
 	return map[string]any{
-		"env":           r.Env,
-		"env_version":   r.EnvVersion,
-		"eval":          r.Eval,
-		"group_id":      r.GroupID,
-		"group_size":    r.GroupSize,
-		"rollout_index": r.RolloutIndex,
-		"attempt":       r.Attempt,
-		"group_run":     r.GroupRun,
-		"split":         r.Split,
-		"task_index":    r.TaskIndex,
-		"task":          r.Task,
-		"group_seed":    r.GroupSeed,
-		"seed":          r.Seed,
-		"pin_version":   optionOf("long", r.PinVersion, func(v *int64) any { return *v }),
-		"step":          r.Step,
-		"wave":          r.Wave,
-		"wave_first":    r.WaveFirst,
-		"wave_last":     r.WaveLast,
-		"nodes":         listOf(r.Nodes, func(v *Node) any { return v.native() }),
-		"rewards":       mapOf(r.Rewards, func(v **float64) any { return optionOf("double", *v, func(v *float64) any { return *v }) }),
-		"reward":        optionOf("double", r.Reward, func(v *float64) any { return *v }),
-		"metrics":       mapOf(r.Metrics, func(v *float64) any { return *v }),
-		"errors":        listOf(r.Errors, func(v *TraceError) any { return v.native() }),
-		"timing":        r.Timing.native(),
-		"stop_reason":   r.StopReason,
-		"truncated":     r.Truncated,
-		"policy_start":  optionOf("long", r.PolicyStart, func(v *int64) any { return *v }),
-		"policy_end":    optionOf("long", r.PolicyEnd, func(v *int64) any { return *v }),
-		"model":         r.Model,
-		"instance":      r.Instance,
-		"blobs":         listOf(r.Blobs, func(v *BlobRef) any { return v.native() }),
+		"env":            r.Env,
+		"env_version":    r.EnvVersion,
+		"eval":           r.Eval,
+		"group_id":       r.GroupID,
+		"group_size":     r.GroupSize,
+		"rollout_index":  r.RolloutIndex,
+		"attempt":        r.Attempt,
+		"group_run":      r.GroupRun,
+		"split":          r.Split,
+		"task_index":     r.TaskIndex,
+		"task":           r.Task,
+		"group_seed":     r.GroupSeed,
+		"seed":           r.Seed,
+		"pin_version":    optionOf("long", r.PinVersion, func(v *int64) any { return *v }),
+		"step":           r.Step,
+		"wave":           r.Wave,
+		"wave_first":     r.WaveFirst,
+		"wave_last":      r.WaveLast,
+		"nodes":          listOf(r.Nodes, func(v *Node) any { return v.native() }),
+		"rewards":        mapOf(r.Rewards, func(v **float64) any { return optionOf("double", *v, func(v *float64) any { return *v }) }),
+		"reward":         optionOf("double", r.Reward, func(v *float64) any { return *v }),
+		"metrics":        mapOf(r.Metrics, func(v *float64) any { return *v }),
+		"errors":         listOf(r.Errors, func(v *TraceError) any { return v.native() }),
+		"timing":         r.Timing.native(),
+		"stop_reason":    r.StopReason,
+		"truncated":      r.Truncated,
+		"policy_start":   optionOf("long", r.PolicyStart, func(v *int64) any { return *v }),
+		"policy_end":     optionOf("long", r.PolicyEnd, func(v *int64) any { return *v }),
+		"model":          r.Model,
+		"instance":       r.Instance,
+		"blobs":          listOf(r.Blobs, func(v *BlobRef) any { return v.native() }),
+		"policy":         r.Policy,
+		"scorer_version": r.ScorerVersion,
 	}
 }
 
@@ -1064,6 +1144,8 @@ func (r *Trace) fromNative(m map[string]any) {
 	r.Model = asString(m["model"])
 	r.Instance = asString(m["instance"])
 	r.Blobs = toList(m["blobs"], func(v *BlobRef, n any) { v.fromNative(asRecord(n)) })
+	r.Policy = asString(m["policy"])
+	r.ScorerVersion = asString(m["scorer_version"])
 }
 
 func (r *Trace) tensors(path string, visit func(path string, data *[]byte)) {

@@ -34,8 +34,8 @@ func TestTensors_Paths(t *testing.T) {
 			"nodes.0.token_ids", "nodes.0.mask", "nodes.0.logprobs", "nodes.0.token_rewards", "nodes.0.ref_logprobs",
 			"nodes.1.token_ids", "nodes.1.mask", "nodes.1.logprobs", "nodes.1.token_rewards", "nodes.1.ref_logprobs"}},
 		{exampleSamples(), []string{
-			"samples.0.token_ids", "samples.0.mask", "samples.0.logprobs", "samples.0.advantages", "samples.0.temperatures"}},
-		{batch, []string{"seq_lens", "token_ids", "mask", "logprobs", "advantages", "temperatures"}},
+			"samples.0.token_ids", "samples.0.mask", "samples.0.logprobs", "samples.0.advantages", "samples.0.temperatures", "samples.0.ce_weights", "samples.0.ref_kl_weights", "samples.0.ref_logprobs"}},
+		{batch, []string{"seq_lens", "token_ids", "mask", "logprobs", "advantages", "temperatures", "ce_weights", "ref_kl_weights", "ref_logprobs"}},
 		{&Task{}, nil},
 	} {
 		var got []string

@@ -77,6 +77,12 @@ func (r *Trace) Validate() error {
 			finite(prefix+"token_rewards", n.TokenRewards), finite(prefix+"ref_logprobs", n.RefLogprobs)); err != nil {
 			return err
 		}
+		if n.Reward != nil && !isFinite(*n.Reward) {
+			return fmt.Errorf("nodes.%d: reward is %v", i, *n.Reward)
+		}
+		if n.BodyFrom < 0 || n.BodyTo < n.BodyFrom || int64(n.BodyTo) > count {
+			return fmt.Errorf("nodes.%d: the content is tokens %d to %d of %d", i, n.BodyFrom, n.BodyTo, count)
+		}
 		last := -1
 		for _, v := range n.Versions {
 			if v.Offset <= last || int64(v.Offset) >= count || v.Version < 0 {
@@ -110,14 +116,18 @@ func (r *SampleGroup) Validate() error {
 		prefix := "samples." + strconv.Itoa(i) + "."
 		n, err := l.equal(prefix,
 			tensor{"token_ids", s.TokenIDs, 4, false}, tensor{"mask", s.Mask, 1, false}, tensor{"logprobs", s.Logprobs, 4, false},
-			tensor{"advantages", s.Advantages, 4, false}, tensor{"temperatures", s.Temperatures, 4, false})
+			tensor{"advantages", s.Advantages, 4, false}, tensor{"temperatures", s.Temperatures, 4, false},
+			tensor{"ce_weights", s.CeWeights, 4, true}, tensor{"ref_kl_weights", s.RefKlWeights, 4, true}, tensor{"ref_logprobs", s.RefLogprobs, 4, true})
 		if err != nil {
 			return err
 		}
 		if n == 0 {
 			return fmt.Errorf("%stoken_ids is empty", prefix)
 		}
-		if err := trainable(prefix, s.Mask, s.Logprobs, s.Advantages, s.Temperatures); err != nil {
+		if err := trainable(prefix, s.Mask, s.Logprobs, s.Advantages, s.Temperatures, s.CeWeights, s.RefKlWeights, s.RefLogprobs); err != nil {
+			return err
+		}
+		if err := l.taught(prefix, s.RefKlWeights, s.RefLogprobs); err != nil {
 			return err
 		}
 	}
@@ -132,7 +142,8 @@ func (r *MicroBatch) Validate() error {
 	l := lengthsOf(r.Blobs)
 	n, err := l.equal("",
 		tensor{"token_ids", r.TokenIDs, 4, false}, tensor{"mask", r.Mask, 1, false}, tensor{"logprobs", r.Logprobs, 4, false},
-		tensor{"advantages", r.Advantages, 4, false}, tensor{"temperatures", r.Temperatures, 4, false})
+		tensor{"advantages", r.Advantages, 4, false}, tensor{"temperatures", r.Temperatures, 4, false},
+		tensor{"ce_weights", r.CeWeights, 4, true}, tensor{"ref_kl_weights", r.RefKlWeights, 4, true}, tensor{"ref_logprobs", r.RefLogprobs, 4, true})
 	if err != nil {
 		return err
 	}
@@ -153,7 +164,10 @@ func (r *MicroBatch) Validate() error {
 	if len(r.SeqLens) > 0 && sum != n {
 		return fmt.Errorf("seq_lens sum to %d, there are %d tokens", sum, n)
 	}
-	return trainable("", r.Mask, r.Logprobs, r.Advantages, r.Temperatures)
+	if err := l.taught("", r.RefKlWeights, r.RefLogprobs); err != nil {
+		return err
+	}
+	return trainable("", r.Mask, r.Logprobs, r.Advantages, r.Temperatures, r.CeWeights, r.RefKlWeights, r.RefLogprobs)
 }
 
 // Validate checks the record's coordinates.
@@ -223,8 +237,26 @@ func (r *MetricPoint) Validate() error {
 func isFinite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
 
 // trainable checks the values a loss is made of.
-func trainable(prefix string, mask Uint8s, logprobs, advantages, temperatures Float32s) error {
-	return errors.Join(zeroOrOne(prefix+"mask", mask), finite(prefix+"logprobs", logprobs), finite(prefix+"advantages", advantages), finite(prefix+"temperatures", temperatures))
+func trainable(prefix string, mask Uint8s, logprobs, advantages, temperatures, ce, refKL, ref Float32s) error {
+	return errors.Join(zeroOrOne(prefix+"mask", mask), finite(prefix+"logprobs", logprobs), finite(prefix+"advantages", advantages),
+		finite(prefix+"temperatures", temperatures), finite(prefix+"ce_weights", ce), finite(prefix+"ref_kl_weights", refKL),
+		finite(prefix+"ref_logprobs", ref))
+}
+
+// taught checks that a teacher's log-probabilities are there where they are weighed, and nowhere else.
+func (l lengths) taught(prefix string, weights, ref Float32s) error {
+	w, err := l.elements(prefix+"ref_kl_weights", weights, 4)
+	if err != nil {
+		return err
+	}
+	n, err := l.elements(prefix+"ref_logprobs", ref, 4)
+	if err != nil {
+		return err
+	}
+	if (w > 0) != (n > 0) {
+		return fmt.Errorf("%sref_kl_weights has %d elements, %sref_logprobs has %d", prefix, w, prefix, n)
+	}
+	return nil
 }
 
 func zeroOrOne(path string, mask Uint8s) error {

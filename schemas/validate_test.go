@@ -48,6 +48,10 @@ func TestValidate_Trace(t *testing.T) {
 		{"mask above 1", func(r *Trace) { r.Nodes[0].Mask = []byte{0, 2} }, "nodes.0.mask: element 1 is 2"},
 		{"short token rewards", func(r *Trace) { r.Nodes[0].TokenRewards = nan[:4] }, "token_rewards has 1"},
 		{"short teacher", func(r *Trace) { r.Nodes[0].RefLogprobs = nan[:4] }, "ref_logprobs has 1"},
+		{"branch reward NaN", func(r *Trace) { r.Nodes[1].Reward = new(math.NaN()) }, "nodes.1: reward is NaN"},
+		{"content before the node", func(r *Trace) { r.Nodes[0].BodyFrom = -1 }, "tokens -1 to"},
+		{"content backwards", func(r *Trace) { r.Nodes[0].BodyFrom, r.Nodes[0].BodyTo = 2, 1 }, "tokens 2 to 1"},
+		{"content behind the node", func(r *Trace) { r.Nodes[0].BodyTo = 3 }, "to 3 of 2"},
 		{"version past the end", func(r *Trace) { r.Nodes[0].Versions[1].Offset = 2 }, "token 2 of 2"},
 		{"versions out of order", func(r *Trace) { r.Nodes[0].Versions[1].Offset = 0 }, "token 0 of 2"},
 		{"negative version", func(r *Trace) { r.Nodes[0].Versions[0].Version = -1 }, "version -1"},
@@ -95,6 +99,13 @@ func TestValidate_SampleGroup(t *testing.T) {
 		{"mask above 1", func(r *SampleGroup) { r.Samples[0].Mask = []byte{0, 255} }, "samples.0.mask: element 1 is 255"},
 		{"logprob NaN", func(r *SampleGroup) { r.Samples[0].Logprobs = PackFloat32s([]float32{0, float32(math.NaN())}) }, "element 1 is NaN"},
 		{"infinite temperature", func(r *SampleGroup) { r.Samples[0].Temperatures = PackFloat32s([]float32{1, float32(math.Inf(1))}) }, "temperatures: element 1"},
+		{"short ce weights", func(r *SampleGroup) { r.Samples[0].CeWeights = make([]byte, 4) }, "ce_weights has 1"},
+		{"infinite ce weight", func(r *SampleGroup) { r.Samples[0].CeWeights = PackFloat32s([]float32{float32(math.Inf(1)), 0}) }, "ce_weights: element 0"},
+		{"no teacher", func(r *SampleGroup) { r.Samples[0].RefKlWeights = make([]byte, 8) }, "ref_logprobs has 0"},
+		{"a teacher for nothing", func(r *SampleGroup) { r.Samples[0].RefLogprobs = make([]byte, 8) }, "ref_kl_weights has 0"},
+		{"teacher NaN", func(r *SampleGroup) {
+			r.Samples[0].RefKlWeights, r.Samples[0].RefLogprobs = make([]byte, 8), PackFloat32s([]float32{0, float32(math.NaN())})
+		}, "ref_logprobs: element 1"},
 		{"infinite advantage", func(r *SampleGroup) { r.Samples[0].Advantages = PackFloat32s([]float32{0, float32(math.Inf(1))}) }, "element 1 is +Inf"},
 	})
 }
@@ -116,6 +127,8 @@ func TestValidate_MicroBatch(t *testing.T) {
 		{"negative length", func(r *MicroBatch) { r.SeqLens = PackInt32s([]int32{4, -1}) }, "sample 1 has -1"},
 		{"mask above 1", func(r *MicroBatch) { r.Mask = []byte{0, 1, 3} }, "mask: element 2 is 3"},
 		{"advantage NaN", func(r *MicroBatch) { r.Advantages = PackFloat32s([]float32{0, float32(math.NaN()), 0}) }, "advantages: element 1 is NaN"},
+		{"short ce weights", func(r *MicroBatch) { r.CeWeights = make([]byte, 4) }, "ce_weights has 1"},
+		{"no teacher", func(r *MicroBatch) { r.RefKlWeights = make([]byte, 12) }, "ref_logprobs has 0"},
 		{"odd lengths", func(r *MicroBatch) { r.SeqLens = r.SeqLens[:5] }, "seq_lens: 5 bytes"},
 	})
 	if err := (&MicroBatch{Step: 1, Ranks: 1, Count: 1}).Validate(); err != nil {
