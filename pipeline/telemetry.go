@@ -45,7 +45,7 @@ func (h *Health) Ready(stage string) bool {
 func (h *Health) snapshot() (stages map[string]bool, all bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	stages, all = map[string]bool{}, true
+	stages, all = map[string]bool{}, len(h.ready) > 0 // before the stages are made there is nothing to be ready
 	for s, ok := range h.ready {
 		stages[s] = ok
 		all = all && ok

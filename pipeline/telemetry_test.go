@@ -25,7 +25,6 @@ func TestTelemetry(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	reg, health, log, served := prometheus.NewRegistry(), &Health{}, make(lines, 10), make(chan error, 1)
 	NewMetrics(reg).Records.WithLabelValues("scorer", "traces").Inc()
-	health.Set("scorer", false)
 	go func() {
 		served <- ServeTelemetry(ctx, "localhost:0", reg, health, slog.New(slog.NewTextHandler(log, nil)))
 	}()
@@ -46,6 +45,10 @@ func TestTelemetry(t *testing.T) {
 	if code, body := get("/healthz"); code != http.StatusOK || body != "ok\n" {
 		t.Errorf("/healthz: %d %q", code, body)
 	}
+	if code, _ := get("/readyz"); code != http.StatusServiceUnavailable {
+		t.Errorf("/readyz before any stage is made: %d", code)
+	}
+	health.Set("scorer", false)
 	if code, body := get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, `"scorer":false`) {
 		t.Errorf("/readyz before: %d %q", code, body)
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -76,8 +75,7 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 			return false
 		}
 		defer resp.Body.Close()
-		body, err := io.ReadAll(resp.Body)
-		return err == nil && strings.Contains(string(body), `"scorer":true`)
+		return resp.StatusCode == http.StatusOK
 	})
 	if err := b.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)

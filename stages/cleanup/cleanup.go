@@ -79,6 +79,7 @@ func New(rt *pipeline.Runtime, cfg Config, sinkDir string, readers map[string][]
 	if err := cfg.agree(rt.Run); err != nil {
 		return nil, err
 	}
+	rt.Health.Set(stage, false)
 	counter := func(name, help string) prometheus.Counter {
 		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "prl_cleanup_" + name + "_total", Help: help})
 		rt.Registry.MustRegister(c)
@@ -95,6 +96,7 @@ func New(rt *pipeline.Runtime, cfg Config, sinkDir string, readers map[string][]
 func (c *Cleanup) Run(ctx context.Context) error {
 	for {
 		err := c.pass(ctx)
+		c.rt.Health.Set(stage, err == nil)
 		switch {
 		case ctx.Err() != nil:
 			return nil

@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -56,6 +57,7 @@ func New(rt *pipeline.Runtime, cfg Config) (*Sink, error) {
 	if cfg.Dir == "" {
 		cfg.Dir = filepath.Join("runs", rt.Run.Name, "parquet")
 	}
+	rt.Health.Set(stage, false)
 	return &Sink{rt, cfg}, nil
 }
 
@@ -71,6 +73,7 @@ func (s *Sink) Run(ctx context.Context) error {
 		return err
 	}
 	defer cl.Close()
+	defer s.rt.Health.Set(stage, false)
 	r := &reader{Sink: s, cl: cl, chains: map[string]map[int32]*Chain{}, ids: map[string][16]byte{}}
 	var due time.Time
 	for ctx.Err() == nil {
@@ -79,6 +82,7 @@ func (s *Sink) Run(ctx context.Context) error {
 				return err
 			}
 			due = now.Add(discoverEvery)
+			s.rt.Health.Set(stage, true)
 		}
 		if err := r.poll(ctx); err != nil {
 			return err
@@ -216,14 +220,16 @@ func (r *reader) flush(ctx context.Context, chains []*Chain) (taken int, err err
 	return taken, nil
 }
 
-// publish flushes a chain. While its records cannot be decoded for now it waits and tries again until ctx ends: what is
-// buffered stays, and nothing more is read.
+// publish flushes a chain. While its records cannot be decoded for now, or the disk is full, it waits and tries again
+// until ctx ends: what is buffered stays, nothing more is read, and log and /readyz say so.
 func (r *reader) publish(ctx context.Context, c *Chain) (unreadable int, err error) {
 	for {
 		unreadable, err = c.Flush()
-		if !errors.Is(err, pipeline.ErrTransient) {
+		if !errors.Is(err, pipeline.ErrTransient) && !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+			r.rt.Health.Set(stage, err == nil)
 			return unreadable, err
 		}
+		r.rt.Health.Set(stage, false)
 		r.rt.Log.Warn("file not written yet; it is tried again", "stage", stage, "topic", c.file.topic, "partition", c.file.partition, "error", err)
 		select {
 		case <-ctx.Done():
