@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -86,7 +85,13 @@ func readRun(ctx context.Context, cl *kgo.Client, offsets []int64) ([]*kgo.Recor
 // committed state are those of aborted transactions.
 func (rt *Runtime) newestState(ctx context.Context, stage, topic string, partition int32) (at int64, found, any bool, err error) {
 	key, open := stateKey(stage, topic, partition), map[int64]int64{} // records of our key, by producer
-	err = rt.readWhole(ctx, TopicState, statePartition(stage), func(r *kgo.Record) {
+	spans, err := rt.Spans(ctx, false, TopicState)
+	if err != nil {
+		return 0, false, false, err
+	}
+	p := statePartition(stage)
+	own := Spans{TopicState: {p: spans[TopicState][p]}}
+	err = rt.ReadSpans(ctx, false, own, func(r *kgo.Record) error {
 		any = true
 		switch committed, end := endOfTransaction(r); {
 		case !end && string(r.Key) == key:
@@ -98,6 +103,7 @@ func (rt *Runtime) newestState(ctx context.Context, stage, topic string, partiti
 				at, found = o, true
 			}
 		}
+		return nil
 	})
 	return at, found, any, err
 }
@@ -109,49 +115,6 @@ func endOfTransaction(r *kgo.Record) (committed, end bool) {
 	}
 	kind := kmsg.ControlRecordKeyType(binary.BigEndian.Uint16(r.Key[2:]))
 	return kind == kmsg.ControlRecordKeyTypeCommit, kind == kmsg.ControlRecordKeyTypeCommit || kind == kmsg.ControlRecordKeyTypeAbort
-}
-
-// readWhole reads a partition, uncommitted and control records too, from its start to where it ended when it began.
-func (rt *Runtime) readWhole(ctx context.Context, topic string, partition int32, visit func(r *kgo.Record)) error {
-	name := rt.TopicName(topic)
-	cl, err := rt.Client(
-		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{name: {partition: kgo.NewOffset().AtStart()}}),
-		kgo.FetchIsolationLevel(kgo.ReadUncommitted()), kgo.KeepControlRecords())
-	if err != nil {
-		return err
-	}
-	defer cl.Close()
-	adm := kadm.NewClient(cl)
-	starts, err := adm.ListStartOffsets(ctx, name)
-	if err == nil {
-		err = starts.Error()
-	}
-	if err != nil {
-		return fmt.Errorf("look up the start of %s: %w", name, err)
-	}
-	ends, err := adm.ListEndOffsets(ctx, name)
-	if err == nil {
-		err = ends.Error()
-	}
-	if err != nil {
-		return fmt.Errorf("look up the end of %s: %w", name, err)
-	}
-	start, _ := starts.Lookup(name, partition)
-	end, _ := ends.Lookup(name, partition)
-	for next := start.Offset; next < end.Offset; {
-		poll, cancel := context.WithTimeout(ctx, restoreDeadline)
-		fetches := cl.PollRecords(poll, maxPoll)
-		cancel()
-		if err := fetches.Err(); err != nil {
-			return fmt.Errorf("read %s/%d to its end: %w", name, partition, err)
-		}
-		for iter := fetches.RecordIter(); !iter.Done(); {
-			r := iter.Next()
-			next = r.Offset + 1
-			visit(r)
-		}
-	}
-	return nil
 }
 
 // isEnd reports whether err only says that a context ended.
