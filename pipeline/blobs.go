@@ -84,6 +84,15 @@ func (s *Blobs) Get(ctx context.Context, ref schemas.BlobRef) ([]byte, error) {
 	return data, nil
 }
 
+// Has reports whether a blob is there. It does not look into it.
+func (s *Blobs) Has(ctx context.Context, ref schemas.BlobRef) (bool, error) {
+	there, err := s.bucket.Exists(ctx, ref.URI)
+	if err != nil {
+		return false, fmt.Errorf("%w: look for blob %s: %w", ErrTransient, ref.URI, err)
+	}
+	return there, nil
+}
+
 // sync makes a blob on the local disk durable: the file and the folder that lists it.
 func (s *Blobs) sync(uri string) error {
 	if s.dir == "" {

@@ -98,8 +98,8 @@ func (rt *Runtime) putTensor(ctx context.Context, data []byte) (schemas.BlobRef,
 	}
 }
 
-// redeem puts the tensors that a claim check moved back into r.
-func (rt *Runtime) redeem(ctx context.Context, r schemas.Record) error {
+// Redeem puts the tensors that a claim check moved back into r.
+func (rt *Runtime) Redeem(ctx context.Context, r schemas.Record) error {
 	blobs := blobsOf(r)
 	if blobs == nil || len(*blobs) == 0 {
 		return nil

@@ -242,10 +242,39 @@ func (p *Processor) checkUntouched(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("look whether %v hold records: %w", names, err)
 	}
-	ends.Each(func(o kadm.ListedOffset) {
-		if o.Offset > 0 {
-			err = Fatal("%s holds records of this stage, but topic %s holds no state of it: it was deleted; start a new run", o.Topic, p.rt.TopicName(TopicState))
+	written := map[string]bool{}
+	ends.Each(func(o kadm.ListedOffset) { written[o.Topic] = written[o.Topic] || o.Offset > 0 })
+	for i, t := range p.cfg.Proof {
+		own := written[names[i]]
+		if own {
+			if own, err = p.rt.holdsOwn(ctx, t); err != nil {
+				return err
+			}
 		}
+		if own {
+			return Fatal("%s holds records of this stage, but topic %s holds no state of it: it was deleted; start a new run", names[i], p.rt.TopicName(TopicState))
+		}
+	}
+	return nil
+}
+
+// holdsOwn reports whether a topic that has been written to holds anything that was not written by hand.
+func (rt *Runtime) holdsOwn(ctx context.Context, name string) (bool, error) {
+	topic, ok := TopicOf(name)
+	if !ok || topic.ByHand == nil {
+		return true, nil
+	}
+	spans, err := rt.Spans(ctx, true, name)
+	if err != nil {
+		return false, err
+	}
+	own := false
+	err = rt.ReadSpans(ctx, true, spans, func(r *kgo.Record) error {
+		if !r.Attrs.IsControl() {
+			v, err := rt.DecodeValue(ctx, r.Value)
+			own = own || err != nil || !topic.ByHand(v)
+		}
+		return nil
 	})
-	return err
+	return own, err
 }

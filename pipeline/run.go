@@ -5,7 +5,11 @@ import (
 	"regexp"
 )
 
-var runName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}$`)
+var name = regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}$`)
+
+// ValidName reports whether a run, an environment, an eval or a frozen policy may have the name: dots and slashes separate
+// the parts of topics, groups, transactional ids and keys.
+func ValidName(s string) bool { return name.MatchString(s) }
 
 // RunConfig is what every stage of a run must agree on: the section [run].
 type RunConfig struct {
@@ -48,7 +52,7 @@ func (c RunConfig) Ordered() bool { return c.MaxAsyncLevel == 0 }
 // Validate checks the section on its own.
 func (c RunConfig) Validate() error {
 	switch {
-	case !runName.MatchString(c.Name):
+	case !ValidName(c.Name):
 		return fmt.Errorf("run.name = %q: letters, digits, dashes and underscores (it prefixes topics with a dot)", c.Name)
 	case c.MaxSteps < 1:
 		return fmt.Errorf("run.max_steps = %d: at least 1", c.MaxSteps)

@@ -160,7 +160,7 @@ func (rt *Runtime) Decode(ctx context.Context, r *kgo.Record) (Record, error) {
 	if !ok || topic.Record != v.SchemaName() {
 		return rec, fmt.Errorf("a %s does not belong on topic %s", v.SchemaName(), rec.Topic)
 	}
-	if err := rt.redeem(ctx, v); err != nil {
+	if err := rt.Redeem(ctx, v); err != nil {
 		return rec, err
 	}
 	rec.Value = v

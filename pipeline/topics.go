@@ -32,6 +32,14 @@ func TopicTasks(env string) string { return tasksPrefix + env }
 // EnvOfTasks is the environment whose tasks a topic holds.
 func EnvOfTasks(topic string) (env string, ok bool) { return strings.CutPrefix(topic, tasksPrefix) }
 
+// ByHandPrefix begins the names of evals that somebody ran by hand; those of the run's own have no such prefix. An eval by
+// hand may be left in the middle, and go on later: the groups it has not finished have no outcome, and what failed is
+// asked for again.
+const ByHandPrefix = "by-hand/"
+
+// EvalByHand reports whether an eval of that name was run by hand.
+func EvalByHand(eval string) bool { return strings.HasPrefix(eval, ByHandPrefix) }
+
 // StateStages are the stages that keep state, in the order of their partitions of the topic state.
 var StateStages = []string{"emitter", "envserver", "scorer", "packer", "eval"}
 
@@ -46,6 +54,8 @@ type Topic struct {
 	Key func(r schemas.Record) string
 	// Partition of a record among n; nil where the writer says which (Out.EmitTo) or there is only one.
 	Partition func(r schemas.Record, n int32) int32
+	// ByHand tells records that somebody wrote by hand: they do not prove that a stage has worked. Nil where all do.
+	ByHand func(r schemas.Record) bool
 }
 
 // Topics is the table of all topics of a run.
@@ -60,7 +70,10 @@ var Topics = []Topic{
 	{Name: TopicBatches, Record: "MicroBatch", Key: keyOf(func(r *schemas.MicroBatch) string { return strconv.Itoa(r.Rank) }),
 		Partition: func(r schemas.Record, n int32) int32 { return int32(r.(*schemas.MicroBatch).Rank) % n }},
 	{Name: TopicPolicies, Record: "PolicyVersion", Key: func(schemas.Record) string { return "policy" }},
-	{Name: TopicEvals, Record: "EvalResult", Key: keyOf(func(r *schemas.EvalResult) string { return r.Env })},
+	{Name: TopicEvals, Record: "EvalResult", Key: keyOf(func(r *schemas.EvalResult) string { return r.Env }), ByHand: func(r schemas.Record) bool {
+		v, ok := r.(*schemas.EvalResult)
+		return ok && EvalByHand(v.Eval)
+	}},
 	{Name: TopicMetrics, Record: "MetricPoint", Key: keyOf(func(r *schemas.MetricPoint) string { return r.Name })},
 	{Name: TopicState, Record: "StageState", Compacted: true, Key: keyOf(func(r *schemas.StageState) string {
 		return stateKey(r.Stage, r.Topic, int32(r.Partition))

@@ -169,7 +169,7 @@ func (o *oldRun) decide(n int64) {
 		return c
 	}
 	emit := core(emitter.New(o.cfg.Run, o.cfg.Emitter, o.cfg.Envs))
-	score := core(scorer.New(o.cfg.Run, o.cfg.Scorer), nil)
+	score := core(scorer.New(o.cfg.Run, o.cfg.Scorer, o.cfg.Emitter.MaxAttempts), nil)
 	pack := core(packer.New(o.cfg.Run, o.cfg.Packer), nil)
 	unfinished := 0
 	table := func(topic string, v schemas.Record) {
@@ -373,7 +373,9 @@ func (o *oldRun) await(stage string, done chan error) {
 // sinkAll writes the history to Parquet.
 func (o *oldRun) sinkAll() {
 	o.Helper()
-	s, err := sink.New(o.app.Runtime, o.cfg.Sink)
+	rt, cfg := o.newApp("history").Runtime, o.cfg.Sink
+	cfg.Drain = pipeline.Duration(time.Hour)
+	s, err := sink.New(rt, cfg)
 	if err != nil {
 		o.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -30,6 +32,7 @@ import (
 	"github.com/prl-project/prl/stages/packer"
 	"github.com/prl-project/prl/stages/scorer"
 	"github.com/prl-project/prl/stages/sink"
+	"github.com/prl-project/prl/stages/trainer"
 )
 
 // oldRuns are recorded runs, each made when a version of the schemas was new: NAME.toml is its whole configuration,
@@ -51,8 +54,9 @@ type oldRecord struct {
 	Headers   map[string]string `json:"headers,omitempty"`
 }
 
-// TestOldRuns replays runs that earlier versions of prl have recorded: every record is read, the scorer makes the same
-// groups of the traces and the packer the same batches of the groups, byte for byte, and the sink writes every record.
+// TestOldRuns replays runs that earlier versions of prl have recorded: every record is read, the emitter asks for the
+// same rollouts, the scorer makes the same groups of the traces, the packer the same batches of the groups and the trainer
+// the same weights of the batches, byte for byte, and the sink writes every record.
 func TestOldRuns(t *testing.T) {
 	if *record != "" {
 		recordRun(t, *record, "v1")
@@ -69,8 +73,10 @@ func TestOldRuns(t *testing.T) {
 				t.Fatal(err)
 			}
 			topics := oldTopics(t, path)
+			t.Run("emitter", func(t *testing.T) { replayEmitter(t, cfg, topics) })
 			t.Run("scorer", func(t *testing.T) { replayScorer(t, cfg, topics) })
 			t.Run("packer", func(t *testing.T) { replayPacker(t, cfg, topics) })
+			t.Run("trainer", func(t *testing.T) { replayTrainer(t, cfg, topics) })
 			t.Run("sink", func(t *testing.T) { sinkOld(t, cfg, topics) })
 		})
 	}
@@ -123,7 +129,7 @@ func replayScorer(t *testing.T, cfg *Config, topics map[string][]oldRecord) {
 	made := map[int64][]byte{}
 	for _, r := range topics[pipeline.TopicTraces] {
 		if runners[r.Partition] == nil {
-			factory := scorer.New(cfg.Run, cfg.Scorer)
+			factory := scorer.New(cfg.Run, cfg.Scorer, cfg.Emitter.MaxAttempts)
 			runners[r.Partition] = pipelinetest.NewRunner(t, func(state []byte) (pipeline.Core, error) { return factory(r.Partition, state) })
 		}
 		rec := pipeline.Record{Ref: pipeline.Ref{Topic: r.Topic, Partition: r.Partition, Offset: r.Offset}, Key: string(r.Key), Value: r.decode(t)}
@@ -164,6 +170,47 @@ func replayPacker(t *testing.T, cfg *Config, topics map[string][]oldRecord) {
 		}
 		if len(were) == 0 || !slices.EqualFunc(made[topic], were, bytes.Equal) {
 			t.Errorf("%s: %d records are made, %d were, and they are not the same", topic, len(made[topic]), len(were))
+		}
+	}
+}
+
+// replayTrainer trains the steps again, from version 0 on.
+func replayTrainer(t *testing.T, cfg *Config, topics map[string][]oldRecord) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the run was recorded on amd64: others round otherwise where they fuse multiplication and addition")
+	}
+	learner, err := trainer.NewNative(cfg.Run, cfg.Trainer, cfg.Model)
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps := map[int64][]*schemas.MicroBatch{}
+	for _, r := range topics[pipeline.TopicBatches] {
+		m := r.decode(t).(*schemas.MicroBatch)
+		steps[m.Step] = append(steps[m.Step], m)
+	}
+	versions := topics[pipeline.TopicPolicies]
+	if len(versions) < 2 {
+		t.Fatalf("%d versions", len(versions))
+	}
+	for _, r := range versions {
+		v := r.decode(t).(*schemas.PolicyVersion)
+		if v.Step > 0 {
+			m, err := learner.Step(t.Context(), v.Step, steps[v.Step])
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name, was := range v.Metrics {
+				if m.Values[name] != was {
+					t.Errorf("version %d: %s is %v, and was %v", v.Version, name, m.Values[name], was)
+				}
+			}
+		}
+		weights, err := learner.Weights()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if sum := fmt.Sprintf("%x", sha256.Sum256(weights)); sum != v.Weights.SHA256 {
+			t.Fatalf("version %d has weights %s, and had %s", v.Version, sum, v.Weights.SHA256)
 		}
 	}
 }

@@ -26,6 +26,7 @@ Stages: all (everything here, with an embedded broker), broker, emitter, envserv
   prl-stage --stage all --config configs/demo.toml
   prl-stage --stage envserver --env wordle
   prl-stage --stage trainer
+  prl-stage --stage eval --env wordle --policy latest    measures one policy version now
   prl-stage --stage setup      makes the topics of a run and ends, for stages that may not (deploy/kafka/acls.csv)
   prl-stage --stage audit      holds what a run has left behind to what must always hold; exits with 1 if it does not
 
@@ -36,14 +37,18 @@ type flags struct {
 	Config    string   `help:"TOML file with the settings." type:"existingfile" placeholder:"FILE"`
 	Set       []string `help:"One setting over those of the file, e.g. run.max_steps=10." placeholder:"KEY=VALUE" sep:"none"`
 	Run       string   `help:"Name of the run (run.name)." placeholder:"NAME"`
+	From      string   `help:"Begin the run with a policy version of another one (--stage all, setup)." placeholder:"RUN@VERSION"`
 	Brokers   []string `help:"Bootstrap addresses of Kafka, or: embedded." placeholder:"HOST:PORT"`
-	Env       []string `help:"Environment that --stage envserver serves; may be repeated." placeholder:"NAME"`
+	Env       []string `help:"Environment that --stage envserver serves (may be repeated), or that --stage eval measures by hand." placeholder:"NAME"`
 	Instance  string   `help:"Name of this process that survives restarts; default: host name and the first free number." placeholder:"NAME"`
 	Leave     bool     `help:"Give the partitions up for good at the end (scaling down), instead of keeping them for a restart."`
 	Fresh     bool     `help:"Throw away what an earlier run of this name left (embedded broker only)."`
 	Telemetry *string  `help:"Address of /metrics, /healthz and /readyz; empty for none." placeholder:"HOST:PORT"`
 	LogLevel  string   `help:"debug, info, warn or error." enum:"debug,info,warn,error,default" default:"default"`
 	Child     bool     `hidden:"" help:"The broker ends with the process that started it."`
+
+	Eval   evalFlags   `embed:""`
+	Replay replayFlags `embed:""`
 }
 
 func main() {
@@ -69,8 +74,11 @@ func run(f flags) error {
 	if f.Fresh && f.Stage != "all" {
 		return fmt.Errorf("--fresh is for --stage all; here choose another --run")
 	}
-	if len(f.Env) > 0 && f.Stage != "envserver" {
-		return fmt.Errorf("--env is for --stage envserver; the sections [envs.<name>] of the configuration are for all others")
+	if err := errors.Join(f.checkEval(), f.checkReplay()); err != nil {
+		return err
+	}
+	if f.From != "" && f.Stage != "all" && f.Stage != stages.SetupName {
+		return fmt.Errorf("--from is for --stage all, and for --stage setup of a distributed run")
 	}
 	if f.Stage == "broker" {
 		return serveBroker(ctx, f, cfg)
@@ -80,6 +88,12 @@ func run(f flags) error {
 	}
 	if f.Stage == stages.AuditName {
 		return auditRun(ctx, f, cfg)
+	}
+	if f.byHand() {
+		return evalByHand(ctx, f, cfg)
+	}
+	if f.Stage == stages.ReplayName {
+		return replayRun(ctx, f, cfg)
 	}
 	stage, err := stages.Find(f.Stage)
 	if err != nil && f.Stage != stages.SetupName {
@@ -94,8 +108,10 @@ func run(f flags) error {
 	return runOne(ctx, f, cfg, stage)
 }
 
-func configure(f flags) (*stages.Config, error) {
-	cfg := stages.DefaultConfig()
+func configure(f flags) (*stages.Config, error) { return configureOver(f, stages.DefaultConfig()) }
+
+// configureOver puts what the flags say over the settings of cfg.
+func configureOver(f flags, cfg *stages.Config) (*stages.Config, error) {
 	sets := f.Set
 	if f.Run != "" {
 		sets = append(sets, fmt.Sprintf("run.name=%q", f.Run))
@@ -144,8 +160,15 @@ func runAll(ctx context.Context, f flags, cfg *stages.Config) error {
 	if instance == "" {
 		instance = "all"
 	}
+	origin, err := readOrigin(ctx, f, cfg)
+	if err != nil {
+		return err
+	}
 	work := func(ctx context.Context, brokers []string) error {
 		return withApp(ctx, f, cfg, brokers, instance, log, nil, func(ctx context.Context, a *stages.App) error {
+			if err := a.Begin(ctx, origin); err != nil {
+				return err
+			}
 			return a.RunAll(ctx, os.Stdout)
 		})
 	}
@@ -244,7 +267,14 @@ func runOne(ctx context.Context, f flags, cfg *stages.Config, stage stages.Stage
 // setUp makes or checks the topics of a run and does nothing else.
 func setUp(ctx context.Context, f flags, cfg *stages.Config) error {
 	cfg.Telemetry = ""
-	return withApp(ctx, f, cfg, cfg.Brokers, stages.SetupName, logger(f, slog.LevelInfo), nil, func(context.Context, *stages.App) error {
+	origin, err := readOrigin(ctx, f, cfg)
+	if err != nil {
+		return err
+	}
+	return withApp(ctx, f, cfg, cfg.Brokers, stages.SetupName, logger(f, slog.LevelInfo), nil, func(ctx context.Context, a *stages.App) error {
+		if err := a.Begin(ctx, origin); err != nil {
+			return err
+		}
 		fmt.Printf("The topics of run %s are there and right.\n", cfg.Run.Name)
 		return nil
 	})

@@ -103,6 +103,20 @@ func (p *process) ended(t *testing.T, deadline time.Duration) string {
 	return p.text(&p.stdout)
 }
 
+// refused waits for the process to end with an error, and gives what it said.
+func (p *process) refused(t *testing.T, deadline time.Duration) string {
+	t.Helper()
+	select {
+	case <-p.done:
+	case <-time.After(deadline):
+		t.Fatalf("the process has not ended after %v", deadline)
+	}
+	if code := p.cmd.ProcessState.ExitCode(); code != 1 {
+		t.Fatalf("the process ended with %v, want 1", p.cmd.ProcessState)
+	}
+	return p.text(&p.stderr)
+}
+
 // killed waits for the process to end by SIGKILL and fails if it ended otherwise.
 func (p *process) killed(t *testing.T, deadline time.Duration) {
 	t.Helper()

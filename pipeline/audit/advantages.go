@@ -8,16 +8,19 @@ import (
 	"strconv"
 )
 
-// checkAdvantages computes the advantages of a group again from the rewards of its rollouts, where no token has a reward
-// of its own: one number for all trained tokens of a rollout.
+// checkAdvantages computes the advantages of a group again from the rewards of its rollouts, where no token and no agent
+// has a reward of its own: one number for all trained tokens of a rollout.
 func (a *auditor) checkAdvantages(g *group) {
 	kind := a.cfg.Advantages[g.task.Env]
-	if kind == "" || g.tokenReward || len(g.scored.samples) == 0 {
+	if kind == "" || g.finer || len(g.scored.samples) == 0 {
 		return
 	}
 	want, slack := advantages(g.scored.rewards(), kind)
 	for _, key := range sortedSamples(g.scored.samples) {
 		p := g.scored.samples[key]
+		if p.low > p.high {
+			continue // it only imitates
+		}
 		w, ok := want[key.rollout]
 		if !ok {
 			a.violate(Determinism, "%v: rollout %d of %v has no reward and is trained on", g.scored.ref, key.rollout, g.key)

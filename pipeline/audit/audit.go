@@ -6,7 +6,8 @@
 //
 //	I1  training groups are numbered from 0 without a hole; each group, and each attempt of a rollout, is emitted once; a
 //	    group has at most one SampleGroup and one outcome, and exactly one when the run has ended; the outcome speaks of
-//	    each rollout and agrees with the SampleGroup; an eval has one result per version
+//	    each rollout and agrees with the SampleGroup; an eval has one result per version. An eval by hand may
+//	    have been left in the middle, with groups that have no outcome
 //	I2  a sample is in one micro-batch of one step, the one its outcome names; no sample of a packed group is left out;
 //	    what a stage has finished has led to its output; steps are complete on every rank; the policy versions are the
 //	    chain 0, 1, 2, … with the offsets of their batches; every record is in Parquet exactly once, with its values
@@ -17,8 +18,9 @@
 //	I6  samples come from the first trace without error, advantages follow from the rewards, groups and samples are in
 //	    the order of their ids; ordered mode keeps to its waves. That packing is a function of the log is the packer's test
 //	I7  masks mark sampled tokens, whose log-probabilities are finite and not above 0 and whose temperature is the
-//	    task's; tokens, masks and log-probabilities of a micro-batch are those of the SampleGroup, and those of the
-//	    SampleGroup are those of a branch of a trace; a sampled node that branches share is trained in the first
+//	    task's; tokens, masks, log-probabilities and weights of a micro-batch are those of the SampleGroup, tokens and
+//	    log-probabilities of the SampleGroup are those of a branch of a trace, and what is trained of them was sampled; a
+//	    sampled node that branches share is trained in the first
 //	I8  a task's JSON is the same in Task, Trace and Parquet
 //
 // What a crash may leave is no violation: several traces of one rollout (the first without error counts), a rollout that
@@ -50,6 +52,8 @@ type Config struct {
 	Weights bool
 	// Advantages says by environment how its advantages follow from the rewards; where it does not, they are not checked.
 	Advantages map[string]Advantage
+	// Branchwise are the environments of which single branches of a rollout may be left out, by a filter.
+	Branchwise map[string]bool
 	// Injected marks records that no stage wrote, such as a fault harness's: they must be read, refused or ignored
 	// properly, and are held to nothing themselves. Nil for none.
 	Injected func(r *kgo.Record) bool
@@ -87,9 +91,10 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	return a.finish(), nil
 }
 
-// topicsOf lists the run's topics in the order the auditor wants them: first what says how far others were read.
+// topicsOf lists the run's topics in the order the auditor wants them: first what says how far others were read,
+// and where the run began.
 func topicsOf(envs []string) []string {
-	topics := []string{pipeline.TopicDLQ, pipeline.TopicState}
+	topics := []string{pipeline.TopicDLQ, pipeline.TopicState, pipeline.TopicPolicies}
 	for _, e := range slices.Sorted(slices.Values(envs)) {
 		topics = append(topics, pipeline.TopicTasks(e))
 	}

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"bytes"
 	"errors"
 	"math"
 	"os"
@@ -259,7 +260,7 @@ var plantedBatches = []planted{
 				l.drop(r)
 			}
 		}
-	}, TrainedOnce, "step 2 is number 1 in the batches"},
+	}, TrainedOnce, "step 2 stands where step 1 must be"},
 	{"sample in two steps", false, func(l *testLog) {
 		_, first := batchOf(l, 1, 0)
 		_, second := batchOf(l, 2, 0)
@@ -306,6 +307,17 @@ var plantedBatches = []planted{
 		_, b := batchOf(l, 1, 0)
 		b.LossTokens = []schemas.LossTokens{{Component: "rl", Tokens: 1}}
 	}, TrainedOnce, "says that it has 1 tokens of loss rl"},
+	{"tokens of a loss that is not named", false, func(l *testLog) {
+		_, b := batchOf(l, 1, 0)
+		b.CeWeights = b.Temperatures
+	}, TrainedOnce, "step 1 says that it has 0 tokens of loss ce, and has"},
+	{"loss without tokens", false, func(l *testLog) {
+		for _, r := range l.records {
+			if b, ok := r.Value.(*schemas.MicroBatch); ok {
+				b.LossTokens = append(b.LossTokens, schemas.LossTokens{Component: "ref_kl", Tokens: 2})
+			}
+		}
+	}, TrainedOnce, "step 1 says that it has 2 tokens of loss ref_kl, and has 0"},
 	{"loss tokens differ", false, func(l *testLog) {
 		_, b := batchOf(l, 2, 1)
 		b.LossTokens = []schemas.LossTokens{{Component: "rl", Tokens: 1}}
@@ -361,6 +373,18 @@ var plantedBatches = []planted{
 		_, b := batchOf(l, 1, 0)
 		b.Advantages[len(b.Advantages)-2] ^= 1
 	}, TokenExactness, "are not those of its SampleGroup"},
+	{"other weights than the SampleGroup's", false, func(l *testLog) {
+		_, b := batchOf(l, 1, 0)
+		b.CeWeights = b.Temperatures
+	}, TokenExactness, "are not those of its SampleGroup"},
+	{"another teacher than the SampleGroup's", false, func(l *testLog) {
+		_, b := batchOf(l, 1, 0)
+		b.RefKlWeights, b.RefLogprobs = make(schemas.Float32s, len(b.Temperatures)), b.Temperatures
+	}, TokenExactness, "are not those of its SampleGroup"},
+	{"weights of unequal length", false, func(l *testLog) {
+		_, b := batchOf(l, 1, 0)
+		b.CeWeights = b.Temperatures[4:]
+	}, TokenExactness, "tensors of unequal length"},
 	{"tensors of unequal length", false, func(l *testLog) {
 		_, b := batchOf(l, 1, 0)
 		b.Mask = b.Mask[1:]
@@ -414,6 +438,14 @@ var plantedPolicies = []planted{
 		_, v := version(l, 1)
 		v.Skipped = true
 	}, TrainedOnce, "version 1 made no update and has other weights"},
+	{"another run's in the middle", false, func(l *testLog) {
+		_, v := version(l, 1)
+		v.FromRun = "x"
+	}, TrainedOnce, "version 1 is said to be of run x, and is not the first"},
+	{"another run's of another number", false, func(l *testLog) {
+		_, v := version(l, 0)
+		v.FromRun, v.Version, v.Step = "x", 7, 7
+	}, TrainedOnce, "is version 1, version 8 must come"},
 	{"base of a full version", false, func(l *testLog) {
 		_, v := version(l, 1)
 		v.BaseSHA256 = "x"
@@ -610,7 +642,17 @@ var plantedSamples = []planted{
 	{"shared node trained twice", false, func(l *testLog) {
 		_, sg := samplesOf(l, 1)
 		copy(sg.Samples[1].Mask, sg.Samples[0].Mask[:6])
-	}, TokenExactness, "rollout 0, branch 1 of group 1: tokens, mask"},
+	}, TokenExactness, "rollout 0, branch 1 of group 1 trains other tokens than were sampled"},
+	{"divergence of a token that was not sampled", false, func(l *testLog) {
+		_, sg := samplesOf(l, 1)
+		weights := make([]float32, sg.Samples[0].TokenIDs.Len())
+		weights[1] = 1
+		sg.Samples[0].RefKlWeights, sg.Samples[0].RefLogprobs = schemas.PackFloat32s(weights), schemas.PackFloat32s(weights)
+	}, TokenExactness, "rollout 0, branch 0 of group 1 trains other tokens than were sampled"},
+	{"weights without the teacher", false, func(l *testLog) {
+		_, sg := samplesOf(l, 1)
+		sg.Samples[0].RefKlWeights = sg.Samples[0].Temperatures
+	}, TokenExactness, "tensors of unequal length"},
 	{"other temperatures than the trace's", false, func(l *testLog) {
 		_, sg := samplesOf(l, 1)
 		sg.Samples[0].Temperatures = scaled(sg.Samples[0].Temperatures, 2)
@@ -700,6 +742,55 @@ var plantedOrdered = []planted{
 }
 
 // What crashes, bad input and a fault harness leave behind is no violation.
+// imitate makes step 1 one of a teacher, whose policy gradient has no token, and gives the prompts of group 0 to
+// cross-entropy; micro-batches fill up with zeros.
+func imitate(l *testLog) {
+	var count [2]int64
+	weights := func(mask schemas.Uint8s, group int64) (ce, refKL []float32) {
+		ce, refKL = make([]float32, len(mask)), make([]float32, len(mask))
+		for k, m := range mask {
+			refKL[k] = float32(m)
+		}
+		if group == 0 {
+			ce[1] = 0.5
+		}
+		return ce, refKL
+	}
+	for id := range int64(2) {
+		_, sg := samplesOf(l, id)
+		for i := range sg.Samples {
+			s := &sg.Samples[i]
+			ce, refKL := weights(s.Mask, id)
+			count[0] += int64(1 - id)
+			count[1] += int64(bytes.Count(s.Mask, []byte{1}))
+			if id == 0 {
+				s.CeWeights = schemas.PackFloat32s(ce)
+			}
+			s.RefKlWeights = schemas.PackFloat32s(refKL)
+			s.RefLogprobs, s.Advantages, s.Mask = s.RefKlWeights, make(schemas.Float32s, 4*len(s.Mask)), make(schemas.Uint8s, len(s.Mask))
+		}
+	}
+	for _, r := range l.records {
+		b, ok := r.Value.(*schemas.MicroBatch)
+		if !ok || b.Step != 1 {
+			continue
+		}
+		b.LossTokens = []schemas.LossTokens{{Component: "rl"}, {Component: "ce", Tokens: count[0]}, {Component: "ref_kl", Tokens: count[1]}}
+		if len(b.Samples) == 0 {
+			continue
+		}
+		var all, allRefKL []float32
+		at := 0
+		for i, p := range b.Samples {
+			end := at + int(b.SeqLens.At(i))
+			ce, refKL := weights(b.Mask[at:end], p.GroupID)
+			all, allRefKL, at = append(all, ce...), append(allRefKL, refKL...), end
+		}
+		b.CeWeights, b.RefKlWeights = schemas.PackFloat32s(all), schemas.PackFloat32s(allRefKL)
+		b.RefLogprobs, b.Advantages, b.Mask = b.RefKlWeights, make(schemas.Float32s, 4*len(b.Mask)), make(schemas.Uint8s, len(b.Mask))
+	}
+}
+
 func TestAllowed(t *testing.T) {
 	tests := map[string]func(l *testLog){
 		"refused twice": func(l *testLog) {
@@ -729,8 +820,27 @@ func TestAllowed(t *testing.T) {
 			l.read("emitter", l.put(pipeline.TopicOutcomes, 0, out.Emitted[0].Value))
 			l.refuse(l.packer, r)
 			l.state(l.packer)
-			l.fail(7, 0, 0, schemas.ErrorCrashed)
+			l.fail(7, 0, 0, schemas.ErrorTimedOut)
+			l.fail(7, 1, 0, schemas.ErrorTimedOut)
+		},
+		"rollout that was tried again": func(l *testLog) {
+			l.ask(l.task(7, 0))
+			l.play(7, 0, 1, 1)
 			l.fail(7, 1, 0, schemas.ErrorCrashed)
+			request := l.last(pipeline.TopicRequests, 0)
+			if v := request.Value.(*schemas.Request); v.GroupID != 7 || v.RolloutIndex != 1 || v.Attempt != 1 {
+				l.t.Fatalf("%+v", v)
+			}
+			l.read("emitter", request)
+			again := l.task(7, 1)
+			again.Attempt = 1
+			l.read("envserver", l.put(pipeline.TopicTasks("e"), 1, &again))
+			trace := traceOf(&again)
+			l.answer(trace, 0, 0.5, 1)
+			l.deliver(trace)
+			if _, sg := samplesOf(l, 7); len(sg.Samples) == 0 {
+				l.t.Fatal("no samples")
+			}
 		},
 		"trace of another size": func(l *testLog) {
 			l.ask(l.task(7, 0))
@@ -740,6 +850,7 @@ func TestAllowed(t *testing.T) {
 			l.deliver(stray)
 			l.last(pipeline.TopicTraces, 1).Injected = true
 		},
+		"imitation": imitate,
 		"group that is scored as a whole": func(l *testLog) {
 			task := l.task(7, -1)
 			l.read("envserver", l.put(pipeline.TopicTasks("e"), 1, &task))

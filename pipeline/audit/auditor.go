@@ -28,7 +28,7 @@ type auditor struct {
 	steps    map[int64]*step
 	ranks    map[int32]*rankEnd
 	lastPack packOrder
-	results  map[resultKey]bool
+	results  map[resultKey]*schemas.EvalResult
 }
 
 // part names a partition of a topic.
@@ -58,7 +58,7 @@ func newAuditor(cfg Config) *auditor {
 	return &auditor{
 		cfg: cfg, run: cfg.Runtime.Run, report: Report{Ended: cfg.Ended}, topics: map[string]*TopicCount{}, letters: map[pipeline.Ref][]letter{},
 		states: map[stateKey]*chain{}, readers: map[part][]*chain{}, rows: map[part]*rowSums{},
-		groups: map[groupKey]*group{}, steps: map[int64]*step{}, ranks: map[int32]*rankEnd{}, results: map[resultKey]bool{},
+		groups: map[groupKey]*group{}, steps: map[int64]*step{}, ranks: map[int32]*rankEnd{}, results: map[resultKey]*schemas.EvalResult{},
 	}
 }
 
@@ -124,13 +124,15 @@ func (a *auditor) add(r record) {
 	a.taken(r)
 }
 
-// evalResult holds a result to being the only one of its eval and version.
+// evalResult holds a result to being the only one of its eval and version. Of an eval by hand a further one may come as
+// long as rollouts had failed, or with more examples.
 func (a *auditor) evalResult(r record, v *schemas.EvalResult) {
 	k := resultKey{v.Eval, v.Version}
-	if a.results[k] && !r.Injected {
+	again := pipeline.EvalByHand(v.Eval) && a.results[k] != nil && (a.results[k].Errored > 0 || a.results[k].Examples < v.Examples)
+	if a.results[k] != nil && !again && !r.Injected {
 		a.violate(OneOutcome, "%v: eval %s of version %d has a second result", r.Ref, v.Eval, v.Version)
 	}
-	a.results[k] = true
+	a.results[k] = v
 }
 
 // finish checks what only the whole shows, and gives the report.

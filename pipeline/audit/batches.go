@@ -1,7 +1,6 @@
 package audit
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"maps"
@@ -14,9 +13,9 @@ import (
 // A step is what the batches hold of one step.
 type step struct {
 	ranks      map[int]*rankStep
-	lossTokens map[string]int64
-	trained    int64 // masked tokens
-	emitted    int   // rollouts of its groups
+	lossTokens map[string]int64 // as its micro-batches say
+	trained    lossTokens       // as they are
+	emitted    int              // rollouts of its groups
 }
 
 // A rankStep is the micro-batches of a rank.
@@ -67,15 +66,14 @@ func (a *auditor) microBatch(r record, v *schemas.MicroBatch) {
 	if v.TokenIDs.Len() > a.run.SeqLen {
 		a.violate(TrainedOnce, "%v: %d tokens, seq_len is %d", r.Ref, v.TokenIDs.Len(), a.run.SeqLen)
 	}
-	s.trained += int64(bytes.Count(v.Mask, []byte{1}))
-	a.unpack(r.Ref, v)
+	a.unpack(r.Ref, v, s)
 }
 
 // inRow holds a micro-batch to coming right after the one before it in its rank's partition.
 func (a *auditor) inRow(ref pipeline.Ref, v *schemas.MicroBatch) {
 	end := a.ranks[ref.Partition]
 	if end == nil {
-		end = &rankEnd{index: -1, ends: map[int64]int64{}}
+		end = &rankEnd{step: a.policies.before(), index: -1, ends: map[int64]int64{}}
 		a.ranks[ref.Partition] = end
 	}
 	if int32(v.Rank) != ref.Partition {
@@ -88,14 +86,16 @@ func (a *auditor) inRow(ref pipeline.Ref, v *schemas.MicroBatch) {
 	end.ends[v.Step] = ref.Offset + 1
 }
 
-// unpack notes the samples of a micro-batch.
-func (a *auditor) unpack(ref pipeline.Ref, v *schemas.MicroBatch) {
+// unpack notes the tokens and the samples of a micro-batch.
+func (a *auditor) unpack(ref pipeline.Ref, v *schemas.MicroBatch, s *step) {
 	n := v.TokenIDs.Len()
-	if len(v.Mask) != n || v.Logprobs.Len() != n || v.Advantages.Len() != n || v.Temperatures.Len() != n || v.SeqLens.Len() != len(v.Samples) {
+	if len(v.Mask) != n || v.Logprobs.Len() != n || v.Advantages.Len() != n || v.Temperatures.Len() != n || v.SeqLens.Len() != len(v.Samples) ||
+		!imitates(n, v.CeWeights, v.RefKlWeights, v.RefLogprobs) {
 		a.violate(TokenExactness, "%v: tensors of unequal length", ref)
 		return
 	}
-	if len(v.Samples) == 0 && bytes.Contains(v.Mask, []byte{1}) {
+	others := s.trained.any
+	if s.trained.add(v.Mask, v.CeWeights, v.RefKlWeights); len(v.Samples) == 0 && s.trained.any > others {
 		a.violate(TrainedOnce, "%v has no samples and trains on tokens", ref)
 	}
 	at := 0
@@ -109,7 +109,8 @@ func (a *auditor) unpack(ref pipeline.Ref, v *schemas.MicroBatch) {
 			a.violate(TokenExactness, "%v: sample %d ends at token %d of %d", ref, i, end, n)
 			return
 		}
-		a.pack(ref, v.Step, p, sumOf(v.TokenIDs.Slice(at, end), v.Mask[at:end], v.Logprobs.Slice(at, end), v.Temperatures.Slice(at, end), v.Advantages.Slice(at, end)))
+		a.pack(ref, v.Step, p, sumOf(v.TokenIDs.Slice(at, end), v.Mask[at:end], v.Logprobs.Slice(at, end), v.Temperatures.Slice(at, end), v.Advantages.Slice(at, end),
+			present(v.CeWeights, at, end), present(v.RefKlWeights, at, end), present(v.RefLogprobs, at, end)))
 		at = end
 	}
 }
@@ -164,7 +165,7 @@ func (a *auditor) checkPacked(g *group) {
 		case made == nil:
 			a.violate(TrainedOnce, "%s is a sample of no SampleGroup", name)
 		case made.packed != p.sum:
-			a.violate(TokenExactness, "%s: tokens, mask, log-probabilities, temperatures or advantages are not those of its SampleGroup %v", name, g.scored.ref)
+			a.violate(TokenExactness, "%s: tokens, mask, log-probabilities, temperatures, advantages or weights are not those of its SampleGroup %v", name, g.scored.ref)
 		case made.fromTraces != nil:
 			start = made.fromTraces.start
 		}
@@ -190,9 +191,9 @@ func (a *auditor) checkSteps() {
 	for i, number := range slices.Sorted(maps.Keys(a.steps)) {
 		s := a.steps[number]
 		a.report.Steps++
-		a.report.Tokens += s.trained
-		if number != int64(i)+1 {
-			a.violate(TrainedOnce, "step %d is number %d in the batches", number, i+1)
+		a.report.Tokens += s.trained.any
+		if want := a.policies.before() + int64(i) + 1; number != want {
+			a.violate(TrainedOnce, "step %d stands where step %d must be in the batches", number, want)
 		}
 		if number > a.run.MaxSteps {
 			a.violate(TrainedOnce, "step %d was cut, max_steps is %d", number, a.run.MaxSteps)
@@ -205,9 +206,9 @@ func (a *auditor) checkSteps() {
 				a.violate(TrainedOnce, "step %d has %d of %d micro-batches of rank %d", number, r.have, r.count, rank)
 			}
 		}
-		for component, tokens := range s.lossTokens {
-			if tokens != s.trained {
-				a.violate(TrainedOnce, "step %d says that it has %d tokens of loss %s, and has %d", number, tokens, component, s.trained)
+		for i, component := range components {
+			if said, has := s.lossTokens[component], s.trained.by[i]; said != has {
+				a.violate(TrainedOnce, "step %d says that it has %d tokens of loss %s, and has %d", number, said, component, has)
 			}
 		}
 		if !a.run.Ordered() && a.run.BatchTokens == 0 && s.emitted < a.run.BatchSize {

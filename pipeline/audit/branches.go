@@ -10,15 +10,19 @@ import (
 
 // A branch is what training may see of a root→leaf path.
 type branch struct {
-	index int
-	sum   sum    // of its tensors as a sample
-	start *int64 // lowest version among its sampled tokens
+	index   int
+	sums    [2]sum // of its tensors as a sample
+	sampled sum    // of which tokens were sampled in it and in no branch before; the zero sum for none
+	start   *int64 // lowest version among its sampled tokens; nil for a frozen policy
 }
+
+// is reports whether the tensors of a sample are those of the branch.
+func (b *branch) is(s sum) bool { return s == b.sums[0] || s == b.sums[1] }
 
 // A sum stands for tensors.
 type sum [16]byte
 
-// sumOf sums token ids, mask, log-probabilities and temperatures, and advantages where they are given.
+// sumOf sums tensors, in their order.
 func sumOf(tensors ...[]byte) (s sum) {
 	h := sha256.New()
 	for _, t := range tensors {
@@ -52,8 +56,8 @@ func leavesOf(t *schemas.Trace) (leaves []int, tokens int) {
 	return leaves, tokens
 }
 
-// branchesOf lists the branches of a trace that have a token to train on. A sampled node that branches share is trained
-// in the first of them.
+// branchesOf lists the branches of a trace. A sampled node that branches share is trained in the first of them; in the
+// others the temperature of its tokens means nothing, and may be given as 1.
 func branchesOf(t *schemas.Trace, leaves []int) (branches []branch) {
 	used := make([]bool, len(t.Nodes))
 	for index, leaf := range leaves {
@@ -61,29 +65,36 @@ func branchesOf(t *schemas.Trace, leaves []int) (branches []branch) {
 		for i := leaf; i >= 0; i = t.Nodes[i].Parent {
 			path = append(path, i)
 		}
-		var ids, mask, logprobs, temperatures []byte
+		var ids, sampled, logprobs []byte
+		var temperatures [2][]byte
 		var start *int64
-		trains := false
 		for k := len(path) - 1; k >= 0; k-- {
 			n := &t.Nodes[path[k]]
 			ids, logprobs = append(ids, n.TokenIDs...), append(logprobs, n.Logprobs...)
 			for _, m := range n.Mask {
-				temperature := float32(1)
+				said, trained := float32(1), float32(1)
+				if m == 1 {
+					said = float32(n.Temperature)
+				}
 				if used[path[k]] {
 					m = 0
+				} else {
+					trained = said
 				}
-				if m == 1 {
-					temperature, trains = float32(n.Temperature), true
+				sampled = append(sampled, m)
+				for i, v := range []float32{said, trained} {
+					temperatures[i] = binary.LittleEndian.AppendUint32(temperatures[i], math.Float32bits(v))
 				}
-				mask = append(mask, m)
-				temperatures = binary.LittleEndian.AppendUint32(temperatures, math.Float32bits(temperature))
 			}
 			used[path[k]] = true
-			start = lowest(start, startOf(n))
+			if t.Policy == "" {
+				start = lowest(start, startOf(n))
+			}
 		}
-		if trains {
-			branches = append(branches, branch{index, sumOf(ids, mask, logprobs, temperatures), start})
-		}
+		branches = append(branches, branch{
+			index: index, sampled: marked(sampled), start: start,
+			sums: [2]sum{sumOf(ids, logprobs, temperatures[0]), sumOf(ids, logprobs, temperatures[1])},
+		})
 	}
 	return branches
 }

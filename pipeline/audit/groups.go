@@ -15,12 +15,12 @@ type group struct {
 	key groupKey
 
 	// As its first task says; size is 0 where there is none.
-	size        int
-	task        schemas.Task      // without the JSON where that is empty
-	whole       bool              // one task asks for all rollouts
-	asked       map[attempt]int64 // seeds
-	disagree    bool              // a trace is of another size or environment
-	tokenReward bool              // an environment rewards single tokens
+	size     int
+	task     schemas.Task      // without the JSON where that is empty
+	whole    bool              // one task asks for all rollouts
+	asked    map[attempt]int64 // seeds
+	disagree bool              // a trace is of another size or environment
+	finer    bool              // its environment rewards single tokens, or agents apart
 
 	traces   map[int][]*trace // by rollout, in the order of the log
 	json     string           // of the task as played, canonical; of the first trace without error
@@ -96,18 +96,23 @@ func (a *auditor) checkWave(ref pipeline.Ref, t *schemas.Task) {
 	}
 }
 
-// checkNumbers holds the groups of the run, and those of each eval, to being numbered from 0 without a hole.
+// checkNumbers holds the groups of the run, and those of each eval, to being numbered from 0 without a hole. A run that
+// began with a version of another one goes on with the other's numbers.
 func (a *auditor) checkNumbers() {
-	last, count := map[string]int64{}, map[string]int64{}
+	first, last, count := map[string]int64{}, map[string]int64{}, map[string]int64{}
 	for k, g := range a.groups {
-		if g.size > 0 {
-			last[k.eval] = max(last[k.eval], k.id)
-			count[k.eval]++
+		if g.size == 0 {
+			continue
 		}
+		if a.policies.branched() && k.eval == "" && (count[""] == 0 || k.id < first[""]) {
+			first[""] = k.id
+		}
+		last[k.eval] = max(last[k.eval], k.id)
+		count[k.eval]++
 	}
 	for eval, n := range count {
-		if n != last[eval]+1 {
-			a.violate(OneOutcome, "%v is the last of %d groups: %d were never emitted", groupKey{eval, last[eval]}, n, last[eval]+1-n)
+		if want := last[eval] - first[eval] + 1; n != want {
+			a.violate(OneOutcome, "%v is the last of %d groups: %d were never emitted", groupKey{eval, last[eval]}, n, want-n)
 		}
 	}
 }
@@ -177,7 +182,7 @@ func (a *auditor) checkDecided(g *group) {
 	switch {
 	case outcomes > 1:
 		a.violate(OneOutcome, "%v has %d outcomes", g.key, outcomes)
-	case outcomes == 0 && a.cfg.Ended:
+	case outcomes == 0 && a.cfg.Ended && !pipeline.EvalByHand(g.key.eval): // those may be left in the middle
 		a.violate(OneOutcome, "%v of %s has no outcome (%d of %d rollouts have traces)", g.key, g.task.Env, len(g.traces), g.size)
 	}
 	if g.rescored > 0 {

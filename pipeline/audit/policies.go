@@ -22,14 +22,35 @@ func (p *policies) sampled(version int64, ref pipeline.Ref) {
 	}
 }
 
+// branched reports whether the run began with a version of another one.
+func (p *policies) branched() bool { return len(p.list) > 0 && p.list[0].FromRun != "" }
+
+// before is the last step that was made before the run began: of another run, or 0.
+func (p *policies) before() int64 {
+	if p.branched() {
+		return p.list[0].Step
+	}
+	return 0
+}
+
 // policy holds a version against the one before it.
 func (a *auditor) policy(r record, v *schemas.PolicyVersion) {
 	if r.Injected {
 		return
 	}
 	p := &a.policies
-	if want := int64(len(p.list)); v.Version != want {
+	want := int64(0)
+	switch {
+	case len(p.list) > 0:
+		want = p.list[len(p.list)-1].Version + 1
+	case v.FromRun != "": // the run began with a version of another one
+		want = v.Version
+	}
+	if v.Version != want {
 		a.violate(TrainedOnce, "%v is version %d, version %d must come: the log has a gap or a fork", r.Ref, v.Version, want)
+	}
+	if len(p.list) > 0 && v.FromRun != "" {
+		a.violate(TrainedOnce, "%v: version %d is said to be of run %s, and is not the first", r.Ref, v.Version, v.FromRun)
 	}
 	if v.Step != v.Version {
 		a.violate(TrainedOnce, "%v: version %d was made by step %d", r.Ref, v.Version, v.Step)
@@ -85,15 +106,19 @@ func (a *auditor) checkPolicies() {
 			if end := a.ranks[int32(rank)]; end != nil {
 				want = end.ends[v.Step]
 			}
-			if v.Step > 0 && want == 0 {
+			if v.Step > 0 && v.FromRun == "" && want == 0 {
 				a.violate(TrainedOnce, "%v: version %d was made by a step that is not in the batches of rank %d", p.refs[i], v.Version, rank)
 			} else if next != want {
 				a.violate(TrainedOnce, "%v: version %d goes on at offset %d of rank %d, its step ends at %d", p.refs[i], v.Version, next, rank, want)
 			}
 		}
 	}
-	if n := int64(len(p.list)); p.newest >= n && p.seen.Topic != "" {
-		a.violate(Staleness, "%v was sampled by version %d, the newest is %d", p.seen, p.newest, n-1)
+	newest := int64(-1)
+	if n := len(p.list); n > 0 {
+		newest = p.list[n-1].Version
+	}
+	if p.newest > newest && p.seen.Topic != "" {
+		a.violate(Staleness, "%v was sampled by version %d, the newest is %d", p.seen, p.newest, newest)
 	}
 	if !a.cfg.Ended {
 		return

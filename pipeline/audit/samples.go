@@ -18,12 +18,13 @@ type scored struct {
 
 // A sample is what is kept of a Sample.
 type sample struct {
-	sum        sum // of all but the advantages
+	sum        sum // of what its trace says of the tokens
+	rl, refKL  sum // of which tokens are in these losses
 	packed     sum // of everything, of what fits into a micro-batch
 	tokens     int
-	trained    int64 // tokens of what fits
+	trained    int64 // tokens of what fits that are in a loss
 	start      *int64
-	low, high  float32 // advantages of the trained tokens
+	low, high  float32 // advantages of the tokens in rl; low above high where there are none
 	fromTraces *branch // the branch it was made of
 }
 
@@ -62,14 +63,16 @@ func (a *auditor) sampleGroup(r record, v *schemas.SampleGroup) {
 // sample is false where the tensors do not fit together.
 func (a *auditor) sample(p *schemas.Sample) (*sample, bool) {
 	n := p.TokenIDs.Len()
-	if len(p.Mask) != n || p.Logprobs.Len() != n || p.Advantages.Len() != n || p.Temperatures.Len() != n {
+	if len(p.Mask) != n || p.Logprobs.Len() != n || p.Advantages.Len() != n || p.Temperatures.Len() != n ||
+		!imitates(n, p.CeWeights, p.RefKlWeights, p.RefLogprobs) {
 		return &sample{}, false
 	}
 	fits := min(n, a.run.SeqLen)
 	s := &sample{
-		sum: sumOf(p.TokenIDs, p.Mask, p.Logprobs, p.Temperatures), tokens: n, start: p.PolicyStart,
-		packed: sumOf(p.TokenIDs.Slice(0, fits), p.Mask[:fits], p.Logprobs.Slice(0, fits), p.Temperatures.Slice(0, fits), p.Advantages.Slice(0, fits)),
-		low:    float32(math.Inf(1)), high: float32(math.Inf(-1)),
+		sum: sumOf(p.TokenIDs, p.Logprobs, p.Temperatures), rl: marked(p.Mask), refKL: positions(p.RefKlWeights), tokens: n, start: p.PolicyStart,
+		packed: sumOf(p.TokenIDs.Slice(0, fits), p.Mask[:fits], p.Logprobs.Slice(0, fits), p.Temperatures.Slice(0, fits), p.Advantages.Slice(0, fits),
+			present(p.CeWeights, 0, fits), present(p.RefKlWeights, 0, fits), present(p.RefLogprobs, 0, fits)),
+		low: float32(math.Inf(1)), high: float32(math.Inf(-1)),
 	}
 	ok := true
 	for k, m := range p.Mask {
@@ -79,11 +82,11 @@ func (a *auditor) sample(p *schemas.Sample) (*sample, bool) {
 		}
 		if m == 1 {
 			s.low, s.high = min(s.low, v), max(s.high, v)
-			if k < fits {
-				s.trained++
-			}
 		}
 	}
+	var trained lossTokens
+	trained.add(p.Mask[:fits], present(p.CeWeights, 0, fits), present(p.RefKlWeights, 0, fits))
+	s.trained = trained.any
 	return s, ok
 }
 
@@ -156,13 +159,16 @@ func (a *auditor) checkOrigin(g *group) {
 		p := s.samples[key]
 		switch {
 		case p.fromTraces != nil:
+			if !p.trains(p.fromTraces) {
+				a.violate(TokenExactness, "%v: rollout %d, branch %d of %v trains other tokens than were sampled, in it and in no branch before", s.ref, key.rollout, key.branch, g.key)
+			}
 			if !same(p.start, p.fromTraces.start) {
 				a.violate(Staleness, "%v: rollout %d, branch %d says policy_start %s, its tokens were sampled from %s on", s.ref, key.rollout, key.branch, show(p.start), show(p.fromTraces.start))
 			}
 		case g.anyTrace(key, p.sum):
 			a.violate(Determinism, "%v: rollout %d of %v was not taken from its first trace without error, or its group from several runs", s.ref, key.rollout, g.key)
 		default:
-			a.violate(TokenExactness, "%v: rollout %d, branch %d of %v: tokens, mask, log-probabilities or temperatures are those of none of its traces", s.ref, key.rollout, key.branch, g.key)
+			a.violate(TokenExactness, "%v: rollout %d, branch %d of %v: tokens, log-probabilities or temperatures are those of none of its traces", s.ref, key.rollout, key.branch, g.key)
 		}
 	}
 	a.checkWhole(g, best)
@@ -177,7 +183,7 @@ func (g *group) ofRun(run string, note map[sampleKey]*sample) (n int) {
 		}
 		for k := range t.branches {
 			b := &t.branches[k]
-			if p := g.scored.samples[sampleKey{i, b.index}]; p != nil && p.sum == b.sum {
+			if p := g.scored.samples[sampleKey{i, b.index}]; p != nil && b.is(p.sum) {
 				n++
 				if note != nil {
 					p.fromTraces = b
@@ -201,7 +207,7 @@ func (g *group) decisive(rollout int, run string) *trace {
 func (g *group) anyTrace(key sampleKey, want sum) bool {
 	for _, t := range g.traces[key.rollout] {
 		for _, b := range t.branches {
-			if b.index == key.branch && b.sum == want {
+			if b.index == key.branch && b.is(want) {
 				return true
 			}
 		}
@@ -209,10 +215,10 @@ func (g *group) anyTrace(key sampleKey, want sum) bool {
 	return false
 }
 
-// checkWhole holds a rollout that is trained to being trained on all its branches. Where tokens have rewards of their own a
-// branch may have nothing to tell.
+// checkWhole holds a rollout that is trained to being trained on all its branches. Where tokens or agents have rewards of
+// their own a branch may have nothing to tell, and filters may drop one.
 func (a *auditor) checkWhole(g *group, run string) {
-	if g.tokenReward {
+	if g.finer || a.cfg.Branchwise[g.task.Env] {
 		return
 	}
 	for i := range g.scored.rollouts {
@@ -222,7 +228,7 @@ func (a *auditor) checkWhole(g *group, run string) {
 			continue
 		}
 		for _, b := range t.branches {
-			if g.scored.samples[sampleKey{f.RolloutIndex, b.index}] == nil {
+			if b.sampled != (sum{}) && g.scored.samples[sampleKey{f.RolloutIndex, b.index}] == nil {
 				a.violate(TrainedOnce, "%v: branch %d of rollout %d of %v is left out", g.scored.ref, b.index, f.RolloutIndex, g.key)
 			}
 		}

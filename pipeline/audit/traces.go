@@ -21,7 +21,7 @@ type trace struct {
 	tokens    int    // of all branches
 	truncated bool
 	injected  bool
-	branches  []branch // those with tokens to train on
+	branches  []branch
 }
 
 // logprobSlack is how far above 0 rounding may lift a log-probability.
@@ -48,7 +48,9 @@ func (a *auditor) trace(r record, t *schemas.Trace) {
 		n.err = t.Errors[0].Type + ": " + t.Errors[0].Message
 	}
 	for i := range t.Nodes {
-		n.start = lowest(n.start, startOf(&t.Nodes[i]))
+		if t.Policy == "" { // a frozen one never goes stale
+			n.start = lowest(n.start, startOf(&t.Nodes[i]))
+		}
 	}
 	if g.size > 0 && (t.GroupSize != g.size || t.Env != g.task.Env) {
 		g.disagree = true
@@ -60,7 +62,8 @@ func (a *auditor) trace(r record, t *schemas.Trace) {
 		n.branches = branchesOf(t, leaves)
 	}
 	for i := range t.Nodes {
-		g.tokenReward = g.tokenReward || len(t.Nodes[i].TokenRewards) > 0
+		n := &t.Nodes[i]
+		g.finer = g.finer || len(n.TokenRewards) > 0 || n.Agent != "" || n.Reward != nil
 	}
 	if g.traces == nil {
 		g.traces = map[int][]*trace{}
@@ -129,8 +132,11 @@ func checkNode(n *schemas.Node, training bool, temperature float64) error {
 	return nil
 }
 
-// checkVersions holds a trace's versions against those of its tokens.
+// checkVersions holds a trace's versions against those of its tokens. A frozen policy is no version of the run.
 func (a *auditor) checkVersions(ref pipeline.Ref, t *schemas.Trace) {
+	if t.Policy != "" {
+		return
+	}
 	var start, end *int64
 	for i := range t.Nodes {
 		n := &t.Nodes[i]

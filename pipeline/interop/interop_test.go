@@ -222,7 +222,7 @@ func TestPythonReads(t *testing.T) {
 func TestPythonWrites(t *testing.T) {
 	each(t, func(t *testing.T, w world) {
 		p, err := pipeline.NewProcessor(w.Runtime, pipeline.ProcessorConfig{
-			Stage: "scorer", Inputs: []string{pipeline.TopicTraces}, New: scorer.New(w.Run, scorer.DefaultConfig())})
+			Stage: "scorer", Inputs: []string{pipeline.TopicTraces}, New: scorer.New(w.Run, scorer.DefaultConfig(), 2)})
 		if err != nil {
 			t.Fatal(err)
 		}

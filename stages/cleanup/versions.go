@@ -26,7 +26,7 @@ func (k *known) kept(cfg Config, evals map[string]eval.Config, pins []int64) []s
 	newest, restart := k.versions[len(k.versions)-1].Version, k.checkpoint()
 	for _, v := range k.versions {
 		refs = append(refs, v.Config, v.Tokenizer) // small, and the same for all
-		forever := v.Version == 0 || v.Final || cfg.KeepEvery > 0 && v.Version%cfg.KeepEvery == 0
+		forever := v == k.versions[0] || v.Final || cfg.KeepEvery > 0 && v.Version%cfg.KeepEvery == 0
 		again := restart != nil && v.Version >= restart.Version
 		if forever || again || v.Version > newest-cfg.KeepVersions || slices.Contains(pins, v.Version) || k.awaited(v, evals) {
 			refs = append(refs, v.Weights)

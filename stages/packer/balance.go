@@ -11,6 +11,10 @@ import (
 // Two things cost time where ranks wait for each other: the total of the slowest rank, and, where they meet in every
 // micro-step (sharded training), the slowest bin of each index. So bins of about equal cost are put into one micro-step,
 // made more equal by exchanging items, and then dealt out so that the ranks' totals are equal, too. Deterministic.
+//
+// The totals of two ranks never differ by more than a full bin costs: dealing a row keeps the difference below what the
+// row's bins differ by, or what it was, and every exchange brings two totals nearer to each other. Usually it is within a
+// thousandth (TestPlanIsBalanced).
 func plan(lengths []int, cost []int64, capacity, ranks int) [][][]int {
 	steps := microSteps(fill(lengths, cost, capacity, ranks), cost, ranks)
 	if ranks > 1 {

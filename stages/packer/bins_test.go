@@ -56,13 +56,14 @@ func TestPlanIsAPartition(t *testing.T) {
 				lengths[i] = capacity
 			}
 		}
-		cost := flops{linear: int64(rng.IntN(10_000)), quadratic: rng.IntN(4) > 0}.of(lengths)
+		f := flops{linear: int64(rng.IntN(10_000)), quadratic: rng.IntN(4) > 0}
+		cost := f.of(lengths)
 		planned := plan(lengths, cost, capacity, ranks)
 		if len(planned) != ranks {
 			t.Fatalf("%d ranks of %d", len(planned), ranks)
 		}
-		seen := make([]int, n)
-		for _, bins := range planned {
+		seen, totals := make([]int, n), make([]int64, ranks)
+		for rank, bins := range planned {
 			if len(bins) != len(planned[0]) {
 				t.Fatalf("%d and %d bins", len(bins), len(planned[0]))
 			}
@@ -76,7 +77,11 @@ func TestPlanIsAPartition(t *testing.T) {
 				for _, i := range bin {
 					seen[i]++
 				}
+				totals[rank] += sumOf(cost, bin)
 			}
+		}
+		if full := f.of([]int{capacity})[0]; slices.Max(totals)-slices.Min(totals) > full {
+			t.Fatalf("ranks of %v, a full micro-batch costs %d", totals, full)
 		}
 		if slices.Max(seen) != 1 || slices.Min(seen) != 1 {
 			t.Fatalf("items are in %v bins", seen)

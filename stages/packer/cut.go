@@ -8,9 +8,6 @@ import (
 	"github.com/prl-project/prl/schemas"
 )
 
-// lossComponent is the one every sample trains so far.
-const lossComponent = "rl"
-
 // cut makes a step of all groups held that can be packed, and ends every group held.
 func (c *Core) cut(out *pipeline.Out) {
 	c.state.Step++
@@ -46,7 +43,7 @@ type batch struct {
 	samples []schemas.Sample
 	origins []schemas.PackedSample
 	lengths []int
-	trained int64
+	loss    lossTokens
 }
 
 func (b *batch) add(g *schemas.SampleGroup, samples []schemas.Sample) {
@@ -56,14 +53,14 @@ func (b *batch) add(g *schemas.SampleGroup, samples []schemas.Sample) {
 			Env: g.Env, GroupID: g.GroupID, RolloutIndex: s.RolloutIndex, Branch: s.Branch, PolicyStart: s.PolicyStart,
 		})
 		b.lengths = append(b.lengths, s.TokenIDs.Len())
-		b.trained += trainedTokens(s.Mask)
+		b.loss.add(lossTokensOf(&s))
 	}
 }
 
 // emit packs the samples into micro-batches of at most seqLen tokens.
 func (b *batch) emit(seqLen int, f flops, out *pipeline.Out) stepFigures {
 	planned := plan(b.lengths, f.of(b.lengths), seqLen, b.ranks)
-	figures := stepFigures{step: b.step, tokens: sumOf(b.lengths, upTo(len(b.lengths))), trained: b.trained}
+	figures := stepFigures{step: b.step, tokens: sumOf(b.lengths, upTo(len(b.lengths))), trained: b.loss.any}
 	figures.room = b.ranks * len(planned[0]) * seqLen
 	for i := range b.samples {
 		if start := b.samples[i].PolicyStart; start != nil {
@@ -87,9 +84,7 @@ func (b *batch) emit(seqLen int, f flops, out *pipeline.Out) stepFigures {
 // rank has a forward pass to do, and the others wait for it.
 func (b *batch) microBatch(bin []int) *schemas.MicroBatch {
 	n := sumOf(b.lengths, bin)
-	mb := &schemas.MicroBatch{
-		Step: b.step, Ranks: b.ranks, LossTokens: []schemas.LossTokens{{Component: lossComponent, Tokens: b.trained}},
-	}
+	mb := &schemas.MicroBatch{Step: b.step, Ranks: b.ranks, LossTokens: b.loss.record()}
 	if len(bin) == 0 {
 		zero := schemas.PackFloat32s([]float32{0})
 		mb.TokenIDs, mb.Mask = schemas.PackInt32s([]int32{0}), schemas.Uint8s{0}
@@ -110,5 +105,25 @@ func (b *batch) microBatch(bin []int) *schemas.MicroBatch {
 		lengths = append(lengths, int32(b.lengths[i]))
 	}
 	mb.SeqLens = schemas.PackInt32s(lengths)
+	mb.CeWeights = b.join(bin, n, func(s *schemas.Sample) schemas.Float32s { return s.CeWeights })
+	mb.RefKlWeights = b.join(bin, n, func(s *schemas.Sample) schemas.Float32s { return s.RefKlWeights })
+	mb.RefLogprobs = b.join(bin, n, func(s *schemas.Sample) schemas.Float32s { return s.RefLogprobs })
 	return mb
+}
+
+// join joins a tensor that samples may leave out: zeros where one has none, and nothing where none has any. n is the
+// tokens of the bin.
+func (b *batch) join(bin []int, n int, of func(*schemas.Sample) schemas.Float32s) schemas.Float32s {
+	if !slices.ContainsFunc(bin, func(i int) bool { return of(&b.samples[i]).Len() > 0 }) {
+		return nil
+	}
+	joined := make(schemas.Float32s, 0, 4*n)
+	for _, i := range bin {
+		if t := of(&b.samples[i]); t.Len() > 0 {
+			joined = append(joined, t...)
+		} else {
+			joined = append(joined, make([]byte, 4*b.lengths[i])...)
+		}
+	}
+	return joined
 }

@@ -2,6 +2,7 @@ package packer
 
 import (
 	"math/rand/v2"
+	"reflect"
 	"testing"
 
 	"github.com/prl-project/prl/pipeline"
@@ -32,7 +33,12 @@ func traffic(rng *rand.Rand, n int) []pipelinetest.Step {
 			for k := range lengths {
 				lengths[k] = 1 + rng.IntN(11)
 			}
-			steps = append(steps, at(offset, group(id, start, lengths...)))
+			g := group(id, start, lengths...)
+			if rng.IntN(2) == 0 {
+				imitated(rng, g)
+			}
+			g.Monitored = map[string]int64{"length": rng.Int64N(3)}
+			steps = append(steps, at(offset, g))
 		}
 	}
 	return steps
@@ -51,7 +57,7 @@ func audit(t testing.TB, run pipeline.RunConfig, o output) {
 		rollout, branch int
 	}
 	trained := map[int64]map[key]bool{} // by step
-	lossTokens, masked := map[int64]int64{}, map[int64]int64{}
+	said, counted := map[int64][]schemas.LossTokens{}, map[int64]lossTokens{}
 	ranks := map[int64][]int{}
 	for _, mb := range o.batches {
 		if mb.Step > run.MaxSteps || mb.TokenIDs.Len() > run.SeqLen {
@@ -59,12 +65,14 @@ func audit(t testing.TB, run pipeline.RunConfig, o output) {
 		}
 		if trained[mb.Step] == nil {
 			trained[mb.Step], ranks[mb.Step] = map[key]bool{}, make([]int, mb.Ranks)
-			lossTokens[mb.Step] = mb.LossTokens[0].Tokens
+			said[mb.Step] = mb.LossTokens
 		}
 		ranks[mb.Step][mb.Rank]++
-		masked[mb.Step] += trainedTokens(mb.Mask)
-		if len(mb.LossTokens) != 1 || mb.LossTokens[0].Component != "rl" || mb.LossTokens[0].Tokens != lossTokens[mb.Step] {
-			t.Fatalf("step %d: %v", mb.Step, mb.LossTokens)
+		count := counted[mb.Step]
+		count.add(countLoss(mb.Mask, mb.CeWeights, mb.RefKlWeights))
+		counted[mb.Step] = count
+		if !reflect.DeepEqual(mb.LossTokens, said[mb.Step]) {
+			t.Fatalf("step %d: %v and %v", mb.Step, mb.LossTokens, said[mb.Step])
 		}
 		for _, s := range mb.Samples {
 			k := key{s.GroupID, s.RolloutIndex, s.Branch}
@@ -81,9 +89,9 @@ func audit(t testing.TB, run pipeline.RunConfig, o output) {
 			}
 		}
 	}
-	for step, n := range lossTokens {
-		if n != masked[step] {
-			t.Fatalf("step %d trains %d tokens, its micro-batches say %d", step, masked[step], n)
+	for step, loss := range said {
+		if !reflect.DeepEqual(loss, counted[step].record()) {
+			t.Fatalf("step %d trains %+v, its micro-batches say %v", step, counted[step], loss)
 		}
 		for _, count := range ranks[step] {
 			if count != ranks[step][0] {
@@ -226,6 +234,8 @@ func FuzzCore(f *testing.F) {
 				r.Restart(t)
 			case 5:
 				g.Samples[0].Advantages = nil
+			case 6, 7, 8:
+				imitated(rand.New(rand.NewPCG(uint64(b[i]), uint64(kind))), g)
 			}
 			if inOrder {
 				first := int64(b[i+1] & 12)

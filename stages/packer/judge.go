@@ -24,9 +24,8 @@ func (c *Core) judge(g *schemas.SampleGroup, step int64) (verdict, error) {
 	longest := 0
 	for i := range g.Samples {
 		s := &g.Samples[i]
-		n := s.TokenIDs.Len()
-		longest = max(longest, n)
-		if n == 0 || len(s.Mask) != n || s.Logprobs.Len() != n || s.Advantages.Len() != n || s.Temperatures.Len() != n {
+		longest = max(longest, s.TokenIDs.Len())
+		if !sound(s) {
 			return verdict{fate: schemas.FateErrored}, nil
 		}
 		if s.PolicyStart == nil {
@@ -61,25 +60,18 @@ func (c *Core) judge(g *schemas.SampleGroup, step int64) (verdict, error) {
 
 // cutTo cuts all tensors of each sample to n tokens together, and leaves out a sample that then has nothing to train on.
 func cutTo(samples []schemas.Sample, n int) []schemas.Sample {
+	cut := func(t schemas.Float32s) schemas.Float32s { return t.Slice(0, min(n, t.Len())) }
 	kept := samples[:0]
 	for _, s := range samples {
 		if s.TokenIDs.Len() > n {
-			s.TokenIDs, s.Mask, s.Logprobs = s.TokenIDs.Slice(0, n), s.Mask[:n], s.Logprobs.Slice(0, n)
-			s.Advantages, s.Temperatures = s.Advantages.Slice(0, n), s.Temperatures.Slice(0, n)
-			if trainedTokens(s.Mask) == 0 {
+			s.TokenIDs, s.Mask, s.Logprobs = s.TokenIDs.Slice(0, n), s.Mask[:n], cut(s.Logprobs)
+			s.Advantages, s.Temperatures = cut(s.Advantages), cut(s.Temperatures)
+			s.CeWeights, s.RefKlWeights, s.RefLogprobs = cut(s.CeWeights), cut(s.RefKlWeights), cut(s.RefLogprobs)
+			if lossTokensOf(&s).any == 0 {
 				continue
 			}
 		}
 		kept = append(kept, s)
 	}
 	return kept
-}
-
-func trainedTokens(mask []byte) (n int64) {
-	for _, m := range mask {
-		if m != 0 {
-			n++
-		}
-	}
-	return n
 }

@@ -13,7 +13,7 @@ type stepFigures struct {
 	step          int64
 	rollouts      int   // with a sample in the step
 	tokens, room  int   // packed, and that the micro-batches could hold
-	trained       int64 // tokens
+	trained       int64 // tokens in a loss
 	offPolicyMost int64
 	offPolicySum  int64 // over samples of a policy with versions
 	versioned     int64 // number of those
@@ -30,24 +30,47 @@ func (f *stepFigures) countRollouts(samples []schemas.Sample) {
 
 // emitMetrics writes the figures of a step:
 //
-//	reward {env}      mean reward of all rollouts decided since the last step, whatever became of them
-//	groups {fate}     groups decided since the last step
-//	rollouts          that have a sample in the step
-//	tokens            in the step
-//	trained_tokens    of those, that carry loss
-//	padding           share of the micro-batches' room (seq_len each) that holds no token
-//	off_policy_max    off-policy steps of the step's samples
+//	reward {env}              mean reward of all rollouts decided since the last step, whatever became of them
+//	groups {fate}             groups decided since the last step
+//	monitored {filter}        samples of those that the filter would have taken if it did not only monitor
+//	fate_rollouts {env, fate} rollouts decided since the last step, of fate packed or stale: dropping the stale leans
+//	                          towards what is quick, and these three say how far
+//	fate_tokens {env, fate}   mean tokens of those that came to their end
+//	fate_reward {env, fate}   mean reward of those that have one
+//	rollouts                  that have a sample in the step
+//	tokens                    in the step
+//	trained_tokens            of those, that are in a loss
+//	padding                   share of the micro-batches' room (seq_len each) that holds no token
+//	off_policy_max            off-policy steps of the step's samples
 //	off_policy_mean
 func (c *Core) emitMetrics(f stepFigures, out *pipeline.Out) {
 	emit := func(name string, value float64, labels map[string]string) {
 		out.Emit(pipeline.TopicMetrics, &schemas.MetricPoint{Name: name, Stage: "packer", Step: &f.step, Value: value, Labels: labels})
 	}
-	for _, env := range slices.Sorted(maps.Keys(c.state.Since.Rewards)) {
-		m := c.state.Since.Rewards[env]
-		emit("reward", m.Sum/float64(m.N), map[string]string{"env": env})
+	since := &c.state.Since
+	for _, env := range slices.Sorted(maps.Keys(since.Rewards)) {
+		emit("reward", since.Rewards[env].value(), map[string]string{"env": env})
 	}
-	for _, fate := range slices.Sorted(maps.Keys(c.state.Since.Fates)) {
-		emit("groups", float64(c.state.Since.Fates[fate]), map[string]string{"fate": fate})
+	for _, fate := range slices.Sorted(maps.Keys(since.Fates)) {
+		emit("groups", float64(since.Fates[fate]), map[string]string{"fate": fate})
+	}
+	for _, filter := range slices.Sorted(maps.Keys(since.Monitored)) {
+		emit("monitored", float64(since.Monitored[filter]), map[string]string{"filter": filter})
+	}
+	for _, by := range []struct {
+		fate  string
+		kinds map[string]kind
+	}{{schemas.FatePacked, since.Packed}, {schemas.FateStale, since.Stale}} {
+		for _, env := range slices.Sorted(maps.Keys(by.kinds)) {
+			k, labels := by.kinds[env], map[string]string{"env": env, "fate": by.fate}
+			emit("fate_rollouts", float64(k.Rollouts), labels)
+			if k.Tokens.N > 0 {
+				emit("fate_tokens", k.Tokens.value(), labels)
+			}
+			if k.Reward.N > 0 {
+				emit("fate_reward", k.Reward.value(), labels)
+			}
+		}
 	}
 	emit("rollouts", float64(f.rollouts), nil)
 	emit("tokens", float64(f.tokens), nil)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/prl-project/prl/pipeline"
@@ -48,7 +49,10 @@ func TestMaxWaves(t *testing.T) {
 	r = newRunner(t, ordered(), cfg)
 	feed(t, r, in(without(0, 2, "filtered", "zero_advantage"), 1, 1, 0, 0), in(without(1, 2, "errored", ""), 1, 2, 1, 1))
 	if len(r.Poison) != 1 || !errors.Is(r.Poison[0], pipeline.ErrFatal) {
-		t.Errorf("nothing: %v", r.Poison)
+		t.Fatalf("nothing: %v", r.Poison)
+	}
+	if got := r.Poison[0].Error(); !strings.Contains(got, "no sample after 2 waves (groups by what ended them: errored 1, filter zero_advantage 1)") {
+		t.Error(got)
 	}
 }
 
@@ -125,7 +129,7 @@ func playOrdered(t testing.TB, arrival *rand.Rand) []byte {
 					reward := content.Float64()
 					g.Rollouts[i].Reward = &reward
 				}
-				groups = append(groups, in(g, step, wave, first, last))
+				groups = append(groups, in(imitated(content, g), step, wave, first, last))
 			}
 			next = last + 1
 			arrival.Shuffle(len(groups), func(i, j int) { groups[i], groups[j] = groups[j], groups[i] })

@@ -3,7 +3,8 @@
 //
 // A step is cut when the rollouts emitted for the groups held reach run.batch_size, or their tokens run.batch_tokens.
 // Groups without samples, too stale or too long get their outcome at once. In ordered mode a step is decided as a whole:
-// when every group of its waves has come, in the order of their ids (ordered.go).
+// when every group of its waves has come, in the order of their ids (ordered.go). A token counts for each loss component
+// that its sample gives it to: rl, ce and ref_kl (loss.go).
 //
 //	Reads   samples: one partition
 //	Writes  batches: all micro-batches of a step, as many for every rank; outcomes: one for each training group;
@@ -14,11 +15,12 @@
 //	On replay  the groups held come again; a group that is held or decided already is dropped
 //
 // Hard guarantees, each with a test of its name: OneOutcome (I1: every group ends once), TrainedOnce (I2: every sample of
-// a packed group is in exactly one micro-batch), Staleness (I3: 0 ≤ (s-1) - policy_start ≤ max_off_policy_steps for every
-// sample of step s, or its whole group is stale), Determinism (I6: in ordered mode the same groups give the same bytes,
-// in whatever order they come), LossTokens (every micro-batch carries the step's number of trained tokens), WholeSteps
-// (every rank gets equally many micro-batches, none longer than seq_len, and no step comes after run.max_steps). The
-// balance of the ranks (balance.go) is an optimisation.
+// a packed group is in exactly one micro-batch), EveryToken (with all that its loss components say of its tokens),
+// Staleness (I3: 0 ≤ (s-1) - policy_start ≤ max_off_policy_steps for every sample of step s, or its whole group is stale),
+// Determinism (I6: in ordered mode the same groups give the same bytes, in whatever order they come), LossTokens (every
+// micro-batch carries the step's number of tokens of each loss component), WholeSteps (every rank gets equally many
+// micro-batches, none longer than seq_len, and no step comes after run.max_steps). The balance of the ranks (balance.go)
+// is an optimisation.
 package packer
 
 import (
@@ -169,7 +171,7 @@ func (c *Core) end(g *schemas.SampleGroup, v verdict, step *int64, out *pipeline
 	}
 	out.Emit(pipeline.TopicOutcomes, outcome)
 	c.state.decided.Add(g.GroupID)
-	c.state.Since.count(g.Env, v.fate, g.Rollouts)
+	c.state.Since.count(g, v.fate, outcome.Rollouts)
 }
 
 func (c *Core) hold(h *held) {

@@ -38,8 +38,11 @@ func (s *state) bytes() ([]byte, error) {
 
 // A tally is what the metrics of the next step count: everything decided since the last one.
 type tally struct {
-	Fates   map[string]int64
-	Rewards map[string]mean // by environment
+	Fates     map[string]int64
+	Rewards   map[string]mean  // by environment
+	Monitored map[string]int64 // samples that monitoring filters took, by filter
+	Packed    map[string]kind  // rollouts that were packed, by environment
+	Stale     map[string]kind  // rollouts that went stale, by environment
 }
 
 type mean struct {
@@ -47,19 +50,58 @@ type mean struct {
 	N   int64
 }
 
-func (t *tally) count(env, fate string, rollouts []schemas.RolloutFate) {
-	if t.Fates == nil {
-		t.Fates, t.Rewards = map[string]int64{}, map[string]mean{}
+func (m *mean) add(v float64) {
+	m.Sum += v
+	m.N++
+}
+
+// value is of one value at least.
+func (m mean) value() float64 { return m.Sum / float64(m.N) }
+
+// A kind says what rollouts of one fate are like.
+type kind struct {
+	Rollouts int64
+	Tokens   mean // of those that came to their end
+	Reward   mean // of those that have one
+}
+
+// count adds a group whose rollouts have their fates.
+func (t *tally) count(g *schemas.SampleGroup, fate string, rollouts []schemas.RolloutFate) {
+	t.Fates = change(t.Fates, fate, func(n *int64) { *n++ })
+	for filter, samples := range g.Monitored {
+		t.Monitored = change(t.Monitored, filter, func(n *int64) { *n += samples })
 	}
-	t.Fates[fate]++
-	m := t.Rewards[env]
-	for _, r := range rollouts {
+	for i := range rollouts {
+		r := &rollouts[i]
 		if r.Reward != nil {
-			m.Sum += *r.Reward
-			m.N++
+			t.Rewards = change(t.Rewards, g.Env, func(m *mean) { m.add(*r.Reward) })
+		}
+		switch r.Fate {
+		case schemas.FatePacked:
+			t.Packed = change(t.Packed, g.Env, func(k *kind) { k.add(r) })
+		case schemas.FateStale:
+			t.Stale = change(t.Stale, g.Env, func(k *kind) { k.add(r) })
 		}
 	}
-	if m.N > 0 {
-		t.Rewards[env] = m
+}
+
+func (k *kind) add(r *schemas.RolloutFate) {
+	k.Rollouts++
+	if r.Error == "" {
+		k.Tokens.add(float64(r.Tokens))
 	}
+	if r.Reward != nil {
+		k.Reward.add(*r.Reward)
+	}
+}
+
+// change changes the value of a key, in a map that may not be there yet.
+func change[V any](m map[string]V, key string, by func(*V)) map[string]V {
+	if m == nil {
+		m = map[string]V{}
+	}
+	v := m[key]
+	by(&v)
+	m[key] = v
+	return m
 }

@@ -42,12 +42,27 @@ type Config struct {
 	EntropyCoef float64 `toml:"entropy_coef"`
 	// EntropyFinal weighs it at the last; in between the weight changes linearly.
 	EntropyFinal float64 `toml:"entropy_final"`
-	// KLTau weighs the square of the log-ratio of the trained to the sampling policy.
+	// Loss is the policy gradient's: dppo, ipo, ppo, gspo or tis. Bounds of the others must be left out.
+	Loss string `toml:"loss"`
+	// KLTau weighs the square of the log-ratio of the trained to the sampling policy, in the policy gradient, whichever it
+	// is, and in the divergence from a teacher.
 	KLTau float64 `toml:"kl_tau"`
 	// DPPOMaskHigh and DPPOMaskLow: a token whose probability has risen by more than the first (advantage above 0), or
 	// fallen by more than the second (advantage at most 0), is left out of the policy term.
 	DPPOMaskHigh float64 `toml:"dppo_mask_high"`
 	DPPOMaskLow  float64 `toml:"dppo_mask_low"`
+	// IPOMask: a token whose probability has changed by more is left out of the policy term, whatever its advantage.
+	IPOMask float64 `toml:"ipo_mask"`
+	// PPOClipLow and PPOClipHigh: a token's ratio is clipped to between 1 less the first and 1 plus the second.
+	PPOClipLow  float64 `toml:"ppo_clip_low"`
+	PPOClipHigh float64 `toml:"ppo_clip_high"`
+	// GSPOClipLow and GSPOClipHigh: so is a sample's, the geometric mean over its tokens.
+	GSPOClipLow  float64 `toml:"gspo_clip_low"`
+	GSPOClipHigh float64 `toml:"gspo_clip_high"`
+	// TISCap is the most that a token's ratio counts.
+	TISCap float64 `toml:"tis_cap"`
+	// RefKLMaskLow: a token whose probability has fallen by more is not drawn to the teacher.
+	RefKLMaskLow float64 `toml:"ref_kl_mask_low"`
 	// CheckpointInterval is the number of steps between two checkpoints with optimizer state. A restart trains those
 	// after the last one again.
 	CheckpointInterval int64 `toml:"checkpoint_interval"`
@@ -57,7 +72,8 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Learner: LearnerNative, LR: 3e-3, LRFinal: 0.1, Schedule: "linear", Betas: [2]float64{0.9, 0.95}, Eps: 1e-8,
-		MaxGradNorm: 1, EntropyCoef: 0.01, KLTau: 1e-3, DPPOMaskHigh: 0.2, DPPOMaskLow: 0.2, CheckpointInterval: 10,
+		MaxGradNorm: 1, EntropyCoef: 0.01, Loss: LossDPPO, KLTau: 1e-3, DPPOMaskHigh: 0.2, DPPOMaskLow: 0.2, IPOMask: 0.1,
+		PPOClipLow: 0.2, PPOClipHigh: 0.28, GSPOClipLow: 3e-4, GSPOClipHigh: 4e-4, TISCap: 2, RefKLMaskLow: 0.2, CheckpointInterval: 10,
 	}
 }
 
@@ -71,7 +87,7 @@ func (c Config) Validate() error {
 		{"lr", c.LR, math.SmallestNonzeroFloat64, 1}, {"lr_final", c.LRFinal, 0, 1},
 		{"eps", c.Eps, math.SmallestNonzeroFloat32, 1}, {"weight_decay", c.WeightDecay, 0, 1}, {"max_grad_norm", c.MaxGradNorm, 0, math.MaxFloat32},
 		{"entropy_coef", c.EntropyCoef, 0, 1}, {"entropy_final", c.EntropyFinal, 0, 1}, {"kl_tau", c.KLTau, 0, 1},
-		{"dppo_mask_high", c.DPPOMaskHigh, 0, 1}, {"dppo_mask_low", c.DPPOMaskLow, 0, 1},
+		{"ref_kl_mask_low", c.RefKLMaskLow, 0, 1},
 	} {
 		if !(f.value >= f.min && f.value <= f.max) { // NaN fails
 			return fmt.Errorf("trainer.%s = %g: from %.3g to %.3g", f.key, f.value, f.min, f.max)
@@ -91,7 +107,7 @@ func (c Config) Validate() error {
 	case c.CheckpointInterval < 1:
 		return fmt.Errorf("trainer.checkpoint_interval = %d: at least 1", c.CheckpointInterval)
 	}
-	return nil
+	return c.checkLoss()
 }
 
 // decaySteps is the number of steps after which learning rate and entropy coefficient have their final values.

@@ -44,7 +44,11 @@ func TestConfigRefuses(t *testing.T) {
 		"trainer.eps":                 func(c *Config) { c.Eps = 0 },
 		"trainer.max_grad_norm":       func(c *Config) { c.MaxGradNorm = -1 },
 		"trainer.entropy_coef":        func(c *Config) { c.EntropyCoef = -1 },
+		"trainer.loss":                func(c *Config) { c.Loss = "reinforce" },
+		"trainer.kl_tau":              func(c *Config) { c.KLTau = 2 },
 		"trainer.dppo_mask_high":      func(c *Config) { c.DPPOMaskHigh = 2 },
+		"trainer.tis_cap":             func(c *Config) { c.Loss, c.TISCap = LossTIS, 0 },
+		"trainer.ref_kl_mask_low":     func(c *Config) { c.RefKLMaskLow = math.NaN() },
 		"trainer.checkpoint_interval": func(c *Config) { c.CheckpointInterval = 0 },
 	} {
 		c := DefaultConfig()

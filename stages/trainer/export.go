@@ -19,14 +19,15 @@ func Export(ctx context.Context, rt *pipeline.Runtime, version int64, dir string
 	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("export version %d: %s is there already: name a new folder", version, dir)
 	}
-	history, err := versions(ctx, rt)
+	published, err := versions(ctx, rt)
 	if err != nil {
 		return fmt.Errorf("export version %d: %w", version, err)
 	}
-	if version < 0 || version >= int64(len(history)) {
-		return fmt.Errorf("export version %d: run %s has %d versions, from 0 on", version, rt.Run.Name, len(history))
+	v := published.at(version)
+	if v == nil {
+		return fmt.Errorf("export version %d: run %s %s", version, rt.Run.Name, published)
 	}
-	if err := export(ctx, rt, history[version], dir); err != nil {
+	if err := export(ctx, rt, v, dir); err != nil {
 		return fmt.Errorf("export version %d: %w", version, err)
 	}
 	return nil

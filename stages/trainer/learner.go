@@ -2,8 +2,6 @@ package trainer
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	"github.com/prl-project/prl/schemas"
 )
@@ -16,9 +14,9 @@ type Learner interface {
 	Exact() bool
 	// Files are the Hugging Face config.json and tokenizer.json; they do not change.
 	Files() (config, tokenizer []byte)
-	// Step is one optimizer step over all micro-batches of all ranks: gradients are summed, never averaged, each divided
-	// by the step's number of tokens (MicroBatch.loss_tokens), their global norm is clipped, and the optimizer applies
-	// them. steps count from 1. A gradient that is not finite changes nothing and sets Metrics.Skipped.
+	// Step is one optimizer step over all micro-batches of all ranks: gradients are summed, never averaged, those of each
+	// loss component divided by its number of tokens in the step (MicroBatch.loss_tokens), their global norm is clipped,
+	// and the optimizer applies them. steps count from 1. A gradient that is not finite changes nothing and sets Metrics.Skipped.
 	//
 	// An error is Fatal where the batch is at fault. After any error the learner is thrown away.
 	Step(ctx context.Context, step int64, micro []*schemas.MicroBatch) (Metrics, error)
@@ -36,26 +34,15 @@ type Learner interface {
 type Metrics struct {
 	// Skipped: the gradient was not finite, there was no update.
 	Skipped bool
-	// Values by name, means per token unless said otherwise: loss (sum over the step, divided by its tokens), entropy,
-	// kl (of the sampling to the trained policy), ratio, masked (share of tokens out of the policy term), nll, lr,
-	// entropy_coef, grad_norm (before clipping), tokens (a count). What is not finite is not published.
+	// Values by name, means per token unless said otherwise; those of a component only where it has tokens. What is not
+	// finite is not published.
+	//
+	//	loss, tokens                           sum of the components; number of tokens in any of them
+	//	entropy, nll                           of tokens that a policy sampled: in rl or ref_kl
+	//	loss_rl, ratio, kl, masked             ratio of the trained to the sampling policy, divergence of the sampling from
+	//	                                       the trained one, share of tokens beyond the bounds of the loss
+	//	loss_ce, nll_ce, tokens_ce             nll whatever the weights
+	//	loss_ref_kl, kl_teacher, tokens_ref_kl divergence from the teacher, estimated by the tokens sampled: may be below 0
+	//	lr, entropy_coef, grad_norm            of the step; the norm is that before clipping
 	Values map[string]float64
-}
-
-// ComponentRL is the loss component of policy-gradient tokens in MicroBatch.loss_tokens.
-const ComponentRL = "rl"
-
-// rlTokens is the number of tokens by which the step's policy-gradient loss is divided, over all ranks.
-func rlTokens(micro []*schemas.MicroBatch) (int64, error) {
-	if len(micro) == 0 {
-		return 0, errors.New("no micro-batch")
-	}
-	tokens := int64(0)
-	for _, l := range micro[0].LossTokens {
-		if l.Component != ComponentRL {
-			return 0, fmt.Errorf("loss component %q is not one that this learner knows (%s)", l.Component, ComponentRL)
-		}
-		tokens = l.Tokens
-	}
-	return tokens, nil
 }

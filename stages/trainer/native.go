@@ -59,14 +59,12 @@ func (n *Native) Files() (config, tokenizer []byte) { return n.config, n.tokeniz
 
 // Step implements Learner.
 func (n *Native) Step(ctx context.Context, step int64, micro []*schemas.MicroBatch) (Metrics, error) {
-	tokens, err := rlTokens(micro)
+	tokens, err := lossTokensOf(micro[0])
 	if err != nil {
 		return Metrics{}, pipeline.Fatal("%w", err)
 	}
-	loss := lm.RL{
-		AdvTau: 1, KLTau: n.cfg.KLTau, MaskHigh: n.cfg.DPPOMaskHigh, MaskLow: n.cfg.DPPOMaskLow,
-		EntropyCoef: n.cfg.entropyCoef(n.run, step), Tokens: int(tokens),
-	}
+	entropyCoef := n.cfg.entropyCoef(n.run, step)
+	loss := n.cfg.components(tokens, entropyCoef)
 	var total lm.Metrics
 	for _, mb := range micro {
 		if err := ctx.Err(); err != nil {
@@ -75,7 +73,7 @@ func (n *Native) Step(ctx context.Context, step int64, micro []*schemas.MicroBat
 		if mb.SeqLens.Len() == 0 {
 			continue // a dummy
 		}
-		m, err := n.learner.Accumulate(batchOf(mb), loss)
+		m, err := n.learner.Accumulate(batchOf(mb), loss...)
 		if err != nil {
 			return Metrics{}, pipeline.Fatal("rank %d, micro-batch %d: %w", mb.Rank, mb.Index, err)
 		}
@@ -83,18 +81,25 @@ func (n *Native) Step(ctx context.Context, step int64, micro []*schemas.MicroBat
 	}
 	lr := n.schedule.At(int(step))
 	info := n.learner.Step(n.adamw, lr)
-	return Metrics{Skipped: !info.Applied, Values: map[string]float64{
-		"loss": total.Loss, "entropy": total.MeanEntropy(), "nll": total.MeanNLL(), "ratio": total.MeanRatio(),
-		"kl": total.MeanMismatchKL(), "masked": total.MaskedShare(), "tokens": float64(total.Tokens),
-		"lr": lr, "entropy_coef": loss.EntropyCoef, "grad_norm": info.GradNorm,
-	}}, nil
+	v := values(total)
+	v["lr"], v["entropy_coef"], v["grad_norm"] = lr, entropyCoef, info.GradNorm
+	return Metrics{Skipped: !info.Applied, Values: v}, nil
 }
 
 func batchOf(m *schemas.MicroBatch) *lm.Batch {
 	return &lm.Batch{
 		Tokens: m.TokenIDs.Values(), SeqLens: m.SeqLens.Values(), Mask: m.Mask,
 		Advantages: m.Advantages.Values(), LogProbs: m.Logprobs.Values(), Temperatures: m.Temperatures.Values(),
+		CEWeights: orNone(m.CeWeights), RefKLWeights: orNone(m.RefKlWeights), RefLogProbs: orNone(m.RefLogprobs),
 	}
+}
+
+// orNone is the values of a tensor, nil for one that is left out.
+func orNone(t schemas.Float32s) []float32 {
+	if t.Len() == 0 {
+		return nil
+	}
+	return t.Values()
 }
 
 // Weights implements Learner.

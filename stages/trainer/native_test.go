@@ -63,33 +63,6 @@ func TestCheckpointGoesOnAsTheOriginalWould(t *testing.T) {
 	}
 }
 
-// Gradients are summed over micro-batches and divided by the tokens of the step: how samples are spread over
-// micro-batches and ranks changes nothing but rounding.
-func TestGradientsAreSummedOverMicroBatches(t *testing.T) {
-	micro := microBatches(1)
-	var one schemas.MicroBatch
-	one.Step, one.Ranks, one.Count, one.LossTokens = 1, 1, 1, micro[0].LossTokens
-	for _, m := range micro {
-		one.SeqLens = append(one.SeqLens, m.SeqLens...)
-		one.TokenIDs = append(one.TokenIDs, m.TokenIDs...)
-		one.Mask = append(one.Mask, m.Mask...)
-		one.Logprobs = append(one.Logprobs, m.Logprobs...)
-		one.Advantages = append(one.Advantages, m.Advantages...)
-		one.Temperatures = append(one.Temperatures, m.Temperatures...)
-		one.Samples = append(one.Samples, m.Samples...)
-	}
-	a, b := newNative(t), newNative(t)
-	many, single := step(t, a, 1, micro), step(t, b, 1, []*schemas.MicroBatch{&one})
-	for name, v := range single.Values {
-		if math.Abs(many.Values[name]-v) > 1e-5*max(1, math.Abs(v)) {
-			t.Errorf("%s = %v over %d micro-batches, %v in one", name, many.Values[name], len(micro), v)
-		}
-	}
-	if n := float64(micro[0].LossTokens[0].Tokens); single.Values["tokens"] != n {
-		t.Errorf("%v tokens trained, %v packed", single.Values["tokens"], n)
-	}
-}
-
 func TestNativeLearns(t *testing.T) {
 	n := newNative(t)
 	m := microBatches(1)[0]

@@ -34,11 +34,11 @@ func (n *Null) Files() (config, tokenizer []byte) { return n.config, n.tokenizer
 
 // Step implements Learner.
 func (n *Null) Step(ctx context.Context, _ int64, micro []*schemas.MicroBatch) (Metrics, error) {
-	tokens, err := rlTokens(micro)
+	tokens, err := lossTokensOf(micro[0])
 	if err != nil {
 		return Metrics{}, pipeline.Fatal("%w", err)
 	}
-	return Metrics{Values: map[string]float64{"tokens": float64(tokens)}}, ctx.Err()
+	return Metrics{Values: map[string]float64{"tokens": float64(max(tokens.rl, tokens.ce, tokens.refKL))}}, ctx.Err()
 }
 
 // Weights implements Learner.

@@ -12,8 +12,29 @@ import (
 	"github.com/prl-project/prl/schemas"
 )
 
-// versions reads the published versions; version v is at index v.
-func versions(ctx context.Context, rt *pipeline.Runtime) ([]*schemas.PolicyVersion, error) {
+// A history is the versions of a run without a gap, from the one it began with: 0, or that of another run.
+type history []*schemas.PolicyVersion
+
+// at is the version of a number; nil where the run has none of it.
+func (h history) at(version int64) *schemas.PolicyVersion {
+	if len(h) == 0 || version < h[0].Version || version > h.newest().Version {
+		return nil
+	}
+	return h[version-h[0].Version]
+}
+
+// String says which versions there are.
+func (h history) String() string {
+	if len(h) == 0 {
+		return "has no version yet"
+	}
+	return fmt.Sprintf("has versions %d to %d", h[0].Version, h.newest().Version)
+}
+
+func (h history) newest() *schemas.PolicyVersion { return h[len(h)-1] }
+
+// versions reads the published versions.
+func versions(ctx context.Context, rt *pipeline.Runtime) (history, error) {
 	ctx, cancel := context.WithTimeout(ctx, loadDeadline)
 	defer cancel()
 	f, err := rt.Follow(pipeline.TopicPolicies)
@@ -25,11 +46,17 @@ func versions(ctx context.Context, rt *pipeline.Runtime) ([]*schemas.PolicyVersi
 	if err != nil {
 		return nil, err
 	}
-	var all []*schemas.PolicyVersion
+	var all history
 	for _, r := range recs {
-		v := r.Value.(*schemas.PolicyVersion)
-		if v.Version != int64(len(all)) {
-			return nil, pipeline.Fatal("%v is version %d where version %d must come: a record was lost, or another program writes to the topic; restore it or start a new run", r.Ref, v.Version, len(all))
+		v, want := r.Value.(*schemas.PolicyVersion), int64(0)
+		switch {
+		case len(all) > 0:
+			want = all.newest().Version + 1
+		case v.FromRun != "":
+			want = v.Version
+		}
+		if v.Version != want {
+			return nil, pipeline.Fatal("%v is version %d where version %d must come: a record was lost, or another program writes to the topic; restore it or start a new run", r.Ref, v.Version, want)
 		}
 		all = append(all, v)
 	}
@@ -38,15 +65,15 @@ func versions(ctx context.Context, rt *pipeline.Runtime) ([]*schemas.PolicyVersi
 
 // resume brings the learner to a published version from which the newest can be reached by replay, and returns it: the
 // newest itself where the learner holds it from before an error, else the last one with a checkpoint.
-func (t *Trainer) resume(ctx context.Context, history []*schemas.PolicyVersion) (*schemas.PolicyVersion, error) {
-	newest := history[len(history)-1]
+func (t *Trainer) resume(ctx context.Context, published history) (*schemas.PolicyVersion, error) {
+	newest := published.newest()
 	if t.learner != nil && t.held == (held{newest.Version, newest.Weights.SHA256}) {
 		return newest, nil
 	}
 	start := time.Now()
 	t.learner = nil
 	var from *schemas.PolicyVersion
-	for _, v := range slices.Backward(history) {
+	for _, v := range slices.Backward(published) {
 		if v.Checkpoint != nil {
 			from = v
 			break

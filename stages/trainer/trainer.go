@@ -11,9 +11,14 @@
 // Order of work: optimizer step, weights (and every checkpoint_interval steps the optimizer's state) to the blob store,
 // then PolicyVersion and metrics in one transaction under the id <run>.trainer. A start claims that id first, which
 // aborts what a predecessor left open and fences one that still lives; only then policies are read, so that nothing can
-// be added to them behind its back. Version 0 is published before anything else.
+// be added to them behind its back. Version 0 is published before anything else; a run that begins from a version of another
+// one has that instead (Begin).
 //
-// Hard guarantees, each with a test of its name: TrainedOnce (I2: the versions are the chain 0, 1, 2, … and their
+// The loss is the sum of up to three components (loss.go), each over its own tokens and divided by their number in the
+// whole step, over all ranks and micro-batches: rl (policy gradient, with one of five ways to bound it), ce (cross-entropy)
+// and ref_kl (divergence from a teacher). What the batch says of its tokens decides which components a step has.
+//
+// Hard guarantees, each with a test of its name: TrainedOnce (I2: the versions are a chain without gaps and their
 // offsets do not overlap), Staleness (I3: asserted for every sample), Crash (I4: SIGKILL at any place gives the same
 // weights), Determinism (I6: on a learner that is Exact).
 package trainer
@@ -68,6 +73,7 @@ func New(rt *pipeline.Runtime, cfg Config, model ModelConfig) (*Trainer, error) 
 	if err != nil {
 		return nil, err
 	}
+	rt.Health.Set(stage, false)
 	return &Trainer{rt: rt, cfg: cfg, newLearner: func() (Learner, error) { return newLearner(rt.Run, cfg, model) }, metrics: metrics}, nil
 }
 
@@ -111,25 +117,25 @@ func (t *Trainer) session(ctx context.Context) error {
 		return err
 	}
 	defer p.close()
-	history, err := versions(ctx, t.rt)
+	published, err := versions(ctx, t.rt)
 	if err != nil {
 		return err
 	}
-	if len(history) == 0 {
+	if len(published) == 0 {
 		first, err := t.versionZero(ctx, p)
 		if err != nil {
 			return err
 		}
-		history = append(history, first)
+		published = append(published, first)
 	}
-	newest := history[len(history)-1]
+	newest := published.newest()
 	if newest.Final {
 		return nil
 	}
 	if newest.Version >= t.rt.Run.MaxSteps {
 		return pipeline.Fatal("version %d is published and not final, run.max_steps = %d: raise it above what is trained", newest.Version, t.rt.Run.MaxSteps)
 	}
-	from, err := t.resume(ctx, history)
+	from, err := t.resume(ctx, published)
 	if err != nil {
 		return err
 	}
@@ -149,7 +155,7 @@ func (t *Trainer) session(ctx context.Context) error {
 		}
 		if s <= newest.Version {
 			b.refuse() // it is in dlq, with the version
-			err = t.replay(ctx, micro, b.offsets(), history[s])
+			err = t.replay(ctx, micro, b.offsets(), published.at(s))
 		} else {
 			err = t.advance(ctx, micro, b.offsets(), b.refuse(), p)
 		}

@@ -74,7 +74,7 @@ func TestOptimizerState(t *testing.T) {
 	const vocab = 13
 	train := func(l *Learner, opt *AdamW, seed uint64) {
 		b := randomBatch(NewRNG(seed), vocab, 0.5, 20, 30)
-		if _, err := l.Accumulate(b, DefaultRL(10)); err != nil {
+		if _, err := l.Accumulate(b, DefaultRL(b.masked())); err != nil {
 			t.Fatal(err)
 		}
 		l.Step(opt, 1e-2)

@@ -7,25 +7,41 @@ import (
 
 // Batch is a micro-batch: sequences one after the other, without padding. A sequence attends to itself only and its
 // positions start at 0. The arrays are aligned with Tokens: what stands at i belongs to token i, which is predicted from
-// the tokens before it. Only tokens with Mask 1 are trained or scored; the other entries of the arrays are not read.
+// the tokens before it. A token is in the loss, and is scored, if its Mask or one of its weights is not 0; what stands at
+// the others is not read. The first token of a sequence has no prediction and is never in the loss.
 type Batch struct {
 	Tokens       []int32
 	SeqLens      []int32   // their sum is len(Tokens)
-	Mask         []byte    // 1 = trained; the first token of a sequence has no prediction and must have 0
+	Mask         []byte    // 1 = in component RL
 	Advantages   []float32 // used by RL
-	LogProbs     []float32 // log-probabilities under the policy that sampled, after temperature; used by RL
+	LogProbs     []float32 // log-probabilities under the policy that sampled, after temperature; used by RL and RefKL
 	Temperatures []float32 // what the logits are divided by; nil: 1 everywhere
+	CEWeights    []float32 // not 0 = in component CE; nil: 0 everywhere
+	RefKLWeights []float32 // not 0 = in component RefKL; nil: 0 everywhere
+	RefLogProbs  []float32 // log-probabilities under the teacher; used by RefKL
 }
 
-// Validate checks the batch against a model. Advantages and LogProbs may be nil where no component reads them.
+// inLoss reports whether token i is in a component.
+func (b *Batch) inLoss(i int) bool {
+	return b.Mask[i] != 0 || b.ceWeight(i) != 0 || b.refKLWeight(i) != 0
+}
+
+func (b *Batch) ceWeight(i int) float64    { return weight(b.CEWeights, i) }
+func (b *Batch) refKLWeight(i int) float64 { return weight(b.RefKLWeights, i) }
+
+func weight(weights []float32, i int) float64 {
+	if weights == nil {
+		return 0
+	}
+	return float64(weights[i])
+}
+
+// Validate checks the batch against a model. What no component reads may be nil.
 func (b *Batch) Validate(c Config) error {
 	sum := 0
 	for i, n := range b.SeqLens {
 		if n < 1 || int(n) > c.MaxPositionEmbeddings {
 			return fmt.Errorf("sequence %d has %d tokens: allowed are 1 to %d", i, n, c.MaxPositionEmbeddings)
-		}
-		if sum < len(b.Mask) && b.Mask[sum] != 0 {
-			return fmt.Errorf("the first token of sequence %d is masked in, but nothing predicts it", i)
 		}
 		sum += int(n)
 	}
@@ -38,10 +54,20 @@ func (b *Batch) Validate(c Config) error {
 	for _, a := range []struct {
 		name   string
 		values []float32
-	}{{"advantages", b.Advantages}, {"log-probabilities", b.LogProbs}, {"temperatures", b.Temperatures}} {
+	}{
+		{"advantages", b.Advantages}, {"log-probabilities", b.LogProbs}, {"temperatures", b.Temperatures}, {"ce weights", b.CEWeights},
+		{"ref_kl weights", b.RefKLWeights}, {"the teacher's log-probabilities", b.RefLogProbs},
+	} {
 		if a.values != nil && len(a.values) != len(b.Tokens) {
 			return fmt.Errorf("%s have %d entries for %d tokens", a.name, len(a.values), len(b.Tokens))
 		}
+	}
+	first := 0
+	for i, n := range b.SeqLens {
+		if b.inLoss(first) {
+			return fmt.Errorf("the first token of sequence %d is in the loss, but nothing predicts it", i)
+		}
+		first += int(n)
 	}
 	for i, t := range b.Tokens {
 		if t < 0 || int(t) >= c.VocabSize {
@@ -50,7 +76,7 @@ func (b *Batch) Validate(c Config) error {
 		switch {
 		case b.Mask[i] > 1:
 			return fmt.Errorf("mask of token %d is %d: allowed are 0 and 1", i, b.Mask[i])
-		case b.Mask[i] == 0:
+		case !b.inLoss(i):
 		case b.Temperatures != nil && !(b.Temperatures[i] > 0 && b.Temperatures[i] < math.MaxFloat32):
 			return fmt.Errorf("temperature of token %d is %g: must be positive", i, b.Temperatures[i])
 		}
@@ -91,14 +117,14 @@ func (b *Batch) shards() []shard {
 	return out
 }
 
-// load fills the pass with a shard of the batch; the wanted rows are those that predict a masked token.
+// load fills the pass with a shard of the batch; the wanted rows are those that predict a token in the loss.
 func (p *pass) load(b *Batch, s shard) {
 	p.reset()
 	at := s.from
 	for _, n := range b.SeqLens[s.seqFrom:s.seqTo] {
 		sp := span{from: len(p.tokens), wantFrom: len(p.want)}
 		for i := range int(n) {
-			if i+1 < int(n) && b.Mask[at+i+1] == 1 {
+			if i+1 < int(n) && b.inLoss(at+i+1) {
 				p.want = append(p.want, int32(sp.from+i))
 			}
 			p.pos = append(p.pos, int32(i))

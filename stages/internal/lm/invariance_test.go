@@ -163,7 +163,7 @@ func TestInvariant_Determinism(t *testing.T) {
 		for range 3 {
 			for range 2 {
 				b := randomBatch(rng, vocab, 0.3, 50, 100, 3, 20, 20, 20, 90, 1, 1, 70)
-				if _, err := l.Accumulate(b, DefaultRL(100)); err != nil {
+				if _, err := l.Accumulate(b, DefaultRL(200)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -180,30 +180,50 @@ func TestInvariant_Determinism(t *testing.T) {
 	})
 }
 
-// TestPackedGradient: the gradient of packed sequences is the sum of those of each alone.
-func TestPackedGradient(t *testing.T) {
+// TestInvariant_Cuts: however the sequences of a step are cut into micro-batches, gradients and metrics of all components
+// are the same but for rounding, each divided by its number of tokens in the step.
+func TestInvariant_Cuts(t *testing.T) {
 	const vocab = 13
 	m := newModel(t, tinyConfig(vocab), 9)
-	packed, single := newLearner(m), newLearner(m)
-	b := randomBatch(NewRNG(4), vocab, 0.5, 30, 100, 3, 20)
-	if _, err := packed.Accumulate(b, DefaultRL(50)); err != nil {
+	rng := NewRNG(4)
+	b := randomBatch(rng, vocab, 0.5, 30, 100, 3, 20, 1, 60)
+	imitated(rng, b)
+	whole := newLearner(m)
+	want, err := whole.Accumulate(b, b.all()...)
+	if err != nil {
 		t.Fatal(err)
 	}
-	at := 0
-	for _, n := range b.SeqLens {
-		to := at + int(n)
-		if _, err := single.Accumulate(&Batch{
-			Tokens: b.Tokens[at:to], SeqLens: []int32{n}, Mask: b.Mask[at:to], Advantages: b.Advantages[at:to],
-			LogProbs: b.LogProbs[at:to], Temperatures: b.Temperatures[at:to],
-		}, DefaultRL(50)); err != nil {
-			t.Fatal(err)
-		}
-		at = to
+	if want.RLTokens == 0 || want.CETokens == 0 || want.RefKLTokens == 0 || want.Tokens >= want.RLTokens+want.CETokens+want.RefKLTokens {
+		t.Fatalf("every component needs tokens, some of them in common: %+v", want)
 	}
-	for i, v := range packed.sum {
-		if diff := math.Abs(float64(v - single.sum[i])); diff > 1e-5*(1+math.Abs(float64(v))) {
-			t.Fatalf("weight %d: gradient %g packed, %g one by one", i, v, single.sum[i])
+	for _, cuts := range [][]int{{1, 2, 3, 4, 5, 6}, {2, 6}, {5, 6}} {
+		l, got, from := newLearner(m), Metrics{}, 0
+		for _, to := range cuts {
+			one, err := l.Accumulate(b.part(from, to), b.all()...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got.Add(one)
+			from = to
 		}
+		for i, v := range whole.sum {
+			if diff := math.Abs(float64(v - l.sum[i])); diff > 1e-5*(1+math.Abs(float64(v))) {
+				t.Fatalf("cuts %v: weight %d has gradient %g, %g in one micro-batch", cuts, i, l.sum[i], v)
+			}
+		}
+		for k, v := range want.values() {
+			if math.Abs(v-got.values()[k]) > 1e-9*(1+math.Abs(v)) {
+				t.Errorf("cuts %v: metrics %+v, in one micro-batch %+v", cuts, got, want)
+				break
+			}
+		}
+	}
+}
+
+func (m Metrics) values() []float64 {
+	return []float64{
+		float64(m.Tokens), float64(m.Sampled), m.NLL, m.Entropy, float64(m.RLTokens), m.RLLoss, m.Ratio, m.MismatchKL, m.MaskedKL,
+		float64(m.MaskedHigh), float64(m.MaskedLow), float64(m.CETokens), m.CELoss, m.CENLL, float64(m.RefKLTokens), m.RefKLLoss, m.TeacherKL,
 	}
 }
 

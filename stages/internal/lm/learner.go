@@ -19,7 +19,8 @@ type worker struct {
 	pass
 	shardFrom int // the first token of its shard in the batch
 	grads     gradients
-	dist      distribution
+	dists     []distribution // of the tokens of seq
+	seq       Sequence
 	metrics   Metrics
 }
 
@@ -61,8 +62,8 @@ func (l *Learner) Accumulate(b *Batch, components ...Component) (Metrics, error)
 	return total, nil
 }
 
-// Score returns the log-probability of every masked token of b and the entropy of its distribution, after temperature;
-// both are 0 elsewhere.
+// Score returns the log-probability of every token of b that is in the loss and the entropy of its distribution, after
+// temperature; both are 0 elsewhere.
 func (l *Learner) Score(b *Batch) (logProbs, entropies []float32, err error) {
 	if err := b.Validate(l.model.cfg); err != nil {
 		return nil, nil, fmt.Errorf("micro-batch: %w", err)
@@ -70,9 +71,12 @@ func (l *Learner) Score(b *Batch) (logProbs, entropies []float32, err error) {
 	logProbs, entropies = make([]float32, len(b.Tokens)), make([]float32, len(b.Tokens))
 	l.each(b, func(w *worker) {
 		w.forward()
-		w.targets(b, func(i int, logits []float32, d *distribution) {
-			logProbs[i], entropies[i] = d.logProb(logits, b.Tokens[i]), float32(d.entropy(logits))
-		})
+		for _, sp := range w.spans {
+			w.score(b, sp)
+			for k, i := range w.seq.Tokens {
+				logProbs[i], entropies[i] = float32(w.seq.LogProbs[k]), float32(w.seq.Entropies[k])
+			}
+		}
 	}, func(*worker) {})
 	return logProbs, entropies, nil
 }
@@ -115,31 +119,40 @@ func (l *Learner) each(b *Batch, work, inOrder func(w *worker)) {
 	wg.Wait()
 }
 
-// targets calls f for every masked token of the shard, in order: its index in b, its row of logits, which f may
-// overwrite, and their distribution, which is valid until f returns.
-func (w *worker) targets(b *Batch, f func(i int, logits []float32, d *distribution)) {
-	v := w.m.cfg.VocabSize
-	for k, r := range w.want {
-		i := w.shardFrom + int(r) + 1
-		logits := w.logits[k*v : (k+1)*v]
-		w.dist.set(logits, b.temperature(i))
-		f(i, logits, &w.dist)
+// score fills w.seq with the tokens of a span that are in the loss, and w.dists with their distributions.
+func (w *worker) score(b *Batch, sp span) {
+	w.seq.reset(b)
+	for r := sp.wantFrom; r < sp.wantTo; r++ {
+		k := len(w.seq.Tokens)
+		if k == len(w.dists) {
+			w.dists = append(w.dists, distribution{})
+		}
+		i, logits, d := w.shardFrom+int(w.want[r])+1, w.row(r), &w.dists[k]
+		d.set(logits, b.temperature(i))
+		w.seq.add(i, float64(d.logProb(logits, b.Tokens[i])), d.entropy(logits))
 	}
+}
+
+// row is the logits of a wanted row.
+func (w *worker) row(r int) []float32 {
+	v := w.m.cfg.VocabSize
+	return w.logits[r*v : (r+1)*v]
 }
 
 // lossBackward overwrites the logits with the gradient of the components' loss.
 func (w *worker) lossBackward(b *Batch, components []Component) {
-	w.targets(b, func(i int, logits []float32, d *distribution) {
-		logProb, entropy := float64(d.logProb(logits, b.Tokens[i])), d.entropy(logits)
-		w.metrics.Tokens++
-		w.metrics.NLL -= logProb
-		w.metrics.Entropy += entropy
-		var dLogProb, dEntropy float64
-		for _, c := range components {
-			dp, de := c.Term(b, i, logProb, entropy, &w.metrics)
-			dLogProb += dp
-			dEntropy += de
+	for _, sp := range w.spans {
+		if sp.wantFrom == sp.wantTo {
+			continue
 		}
-		d.backward(logits, b.Tokens[i], dLogProb, dEntropy, entropy)
-	})
+		w.score(b, sp)
+		s := &w.seq
+		w.metrics.count(s)
+		for _, c := range components {
+			c.Loss(s, &w.metrics)
+		}
+		for k, i := range s.Tokens {
+			w.dists[k].backward(w.row(sp.wantFrom+k), b.Tokens[i], s.DLogProbs[k], s.DEntropies[k], s.Entropies[k])
+		}
+	}
 }

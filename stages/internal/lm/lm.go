@@ -17,6 +17,10 @@
 // alignment, and rows can be spread over CPUs at will. Where the sum runs over tokens (weight gradients), the tokens are
 // cut into shards that depend on the batch alone, and the shards' sums are added in order.
 //
-// The parts: config and model (parameters), forward, attention, backward and kernels (the arithmetic), batch, loss, rl
-// and learner (training), adamw and schedule, decoder and sample (generation), tokenizer, safetensors and folder.
+// The loss is a sum of components, each over tokens of its own and divided by their number in the whole step: [RL] (a
+// policy gradient with one of the terms [DPPO], [IPO], [PPO], [GSPO] and [TIS]), [CE] and [RefKL]. How a step is cut into
+// micro-batches changes nothing but rounding.
+//
+// The parts: config and model (parameters), forward, attention, backward and kernels (the arithmetic), batch, loss, rl,
+// policy, imitate and learner (training), adamw and schedule, decoder and sample (generation), tokenizer, safetensors and folder.
 package lm

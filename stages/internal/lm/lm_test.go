@@ -59,6 +59,54 @@ func (b *Batch) masked() (n int) {
 	return n
 }
 
+// imitated gives tokens to the components ce and ref_kl: some of component rl's, some of each other's, some of none.
+func imitated(rng *rand.Rand, b *Batch) {
+	for _, n := range b.SeqLens {
+		for i := range int(n) {
+			weights := [2]float32{}
+			for c := range weights {
+				if i > 0 && rng.Float64() < 0.3 {
+					weights[c] = 0.1 + rng.Float32()
+				}
+			}
+			b.CEWeights, b.RefKLWeights = append(b.CEWeights, weights[0]), append(b.RefKLWeights, weights[1])
+			b.RefLogProbs = append(b.RefLogProbs, -4*rng.Float32())
+		}
+	}
+}
+
+func count(weights []float32) (n int) {
+	for _, w := range weights {
+		if w != 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// all is every component over the tokens of b.
+func (b *Batch) all() []Component {
+	rl := DefaultRL(b.masked())
+	rl.EntropyCoef = 0.1
+	return []Component{rl, CE{count(b.CEWeights)}, RefKL{0.2, 1e-3, count(b.RefKLWeights)}}
+}
+
+// part is the sequences from one to another.
+func (b *Batch) part(from, to int) *Batch {
+	first, end := 0, 0
+	for i, n := range b.SeqLens[:to] {
+		if i < from {
+			first += int(n)
+		}
+		end += int(n)
+	}
+	return &Batch{
+		Tokens: b.Tokens[first:end], SeqLens: b.SeqLens[from:to], Mask: b.Mask[first:end], Advantages: b.Advantages[first:end],
+		LogProbs: b.LogProbs[first:end], Temperatures: b.Temperatures[first:end], CEWeights: b.CEWeights[first:end],
+		RefKLWeights: b.RefKLWeights[first:end], RefLogProbs: b.RefLogProbs[first:end],
+	}
+}
+
 // onCPUs runs f with GOMAXPROCS set to each of 1 to 4.
 func onCPUs(f func(cpus int)) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))

@@ -1,0 +1,39 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// A run that begins from a version of another one, with the same settings in ordered mode, ends with its weights. A version
+// without a checkpoint, and a run that has begun elsewhere, are refused.
+func TestBeginFromVersion(t *testing.T) {
+	dir := t.TempDir()
+	sets := []string{"run.max_steps=6", "trainer.checkpoint_interval=2"}
+	begin := func(run, from string) *process {
+		args := []string{"--stage", "all", "--config", orderedConfig, "--run", run, "--from", from, "--telemetry", "", "--set", "dir=" + dir, "--set", "inference.listen=localhost:0"}
+		for _, s := range sets {
+			args = append(args, "--set", s)
+		}
+		return startStage(t, nil, args...)
+	}
+	want := finalWeights(t, all(t, dir, nil, sets...).ended(t, runDeadline))
+	if got := finalWeights(t, begin("branch", "test@4").ended(t, runDeadline)); got != want {
+		t.Errorf("weights %s, the run it began from ended with %s", got, want)
+	}
+	audit(t, dir, "test", sets...)
+	audit(t, dir, "branch", sets...)
+	for _, refused := range []struct{ run, from, want string }{
+		{"other", "test@3", "the nearest that have are 2 and 4"},
+		{"other", "test@6", "run.max_steps = 6: the run would have ended"},
+		{"branch", "test@2", "run branch has begun, from test@4"},
+		{"test", "branch@4", "run test has begun, at version 0"},
+		{"test", "test@4", "the run itself"},
+		{"other", "none@4", "the weights of that run are not here"},
+		{"other", "test", "such as demo@40"},
+	} {
+		if stderr := begin(refused.run, refused.from).refused(t, runDeadline); !strings.Contains(stderr, refused.want) {
+			t.Errorf("--run %s --from %s: %s\nwant %q", refused.run, refused.from, stderr, refused.want)
+		}
+	}
+}

@@ -1,0 +1,39 @@
+package pipeline
+
+import (
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/prl-project/prl/schemas"
+)
+
+// TestEvalByHandProvesNothing: a stage that has no state yet begins although somebody has written results by hand where it
+// will write; not where one of its own is there.
+func TestEvalByHandProvesNothing(t *testing.T) {
+	result := func(rt *Runtime, eval string) {
+		r, err := rt.Encode(t.Context(), Emission{TopicEvals, AutoPartition, &schemas.EvalResult{Eval: eval, Env: "toy", K: 1}})
+		if err == nil {
+			err = client(t, rt, kgo.RecordPartitioner(kgo.ManualPartitioner())).ProduceSync(t.Context(), r).FirstErr()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg := toyConfig()
+	cfg.Proof = []string{TopicEvals}
+
+	rt, _ := testRuntime(t)
+	result(rt, ByHandPrefix+"x")
+	stop := start(t, rt, cfg)
+	produce(t, rt, pairsOf(0, 0)...)
+	once(t, rt, 1)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+
+	rt, _ = testRuntime(t)
+	result(rt, ByHandPrefix+"x")
+	result(rt, "own")
+	fatal(t, rt, cfg, "start a new run")
+}

@@ -1,0 +1,125 @@
+package stages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/schemas"
+	"github.com/prl-project/prl/stages/emitter"
+	"github.com/prl-project/prl/stages/eval"
+	"github.com/prl-project/prl/stages/packer"
+	"github.com/prl-project/prl/stages/trainer"
+)
+
+// An Origin is what a new run takes over from a policy version of another one: weights and optimizer state, so that its
+// versions go on from there, and where the emitter stood: its generator, ids and each environment's tasks. All records
+// are the new run's own, so no run ever holds two truths about one step.
+type Origin struct {
+	Run     string
+	Version int64
+
+	policy  *schemas.PolicyVersion
+	emitter []byte // its state when the step of the version was packed
+	blobs   string // folder
+}
+
+// ParseOrigin reads RUN@VERSION.
+func ParseOrigin(text string) (*Origin, error) {
+	run, version, ok := strings.Cut(text, "@")
+	n, err := strconv.ParseInt(version, 10, 64)
+	if !ok || run == "" || err != nil || n < 0 {
+		return nil, fmt.Errorf("--from %q: a run and one of its policy versions, such as demo@40", text)
+	}
+	return &Origin{Run: run, Version: n}, nil
+}
+
+// Read looks up what there is to take over. The app is of the origin's run; nothing is written to it.
+func (o *Origin) Read(ctx context.Context, a *App) (err error) {
+	if o.policy, err = trainer.Origin(ctx, a.Runtime, o.Version); err != nil {
+		return err
+	}
+	o.blobs = filepath.Join(a.Config.RunDir(), "blobs")
+	o.emitter, err = a.emitterAt(ctx, o.Version)
+	return err
+}
+
+var errBehind = errors.New("behind the step")
+
+// emitterAt is the last state of the emitter from before a step's end, or, where compaction has taken those, the first
+// that is left; nil where there is none.
+func (a *App) emitterAt(ctx context.Context, step int64) (state []byte, err error) {
+	spans, err := a.Runtime.Spans(ctx, true, pipeline.TopicState)
+	if err != nil {
+		return nil, err
+	}
+	cfg := a.Config
+	err = a.Runtime.ReadSpans(ctx, true, spans, func(r *kgo.Record) error {
+		if r.Attrs.IsControl() {
+			return nil
+		}
+		v, err := a.Runtime.DecodeValue(ctx, r.Value)
+		if err != nil {
+			return fmt.Errorf("read the emitter's state: %w", err)
+		}
+		s, ok := v.(*schemas.StageState)
+		if !ok || s.Stage != "emitter" || len(s.Core) == 0 {
+			return nil
+		}
+		before, err := emitter.Before(cfg.Run, cfg.Emitter, cfg.Envs, s.Core, step)
+		switch {
+		case err != nil:
+			return err
+		case !before && state != nil:
+			return errBehind
+		}
+		state = s.Core
+		return nil
+	})
+	if err != nil && !errors.Is(err, errBehind) {
+		return nil, err
+	}
+	return state, nil
+}
+
+// Begin makes the app's run begin at the origin. The run's topics are there; a run that has begun so already stays as it
+// is, and any other that has begun is refused.
+func (a *App) Begin(ctx context.Context, o *Origin) (err error) {
+	if o == nil {
+		return nil // the run begins with version 0
+	}
+	if o.Version >= a.Config.Run.MaxSteps {
+		return fmt.Errorf("--from %s@%d with run.max_steps = %d: the run would have ended; raise it above the version", o.Run, o.Version, a.Config.Run.MaxSteps)
+	}
+	blobs, err := pipeline.OpenBlobs(o.blobs)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, blobs.Close()) }()
+	core, next, err := emitter.Begin(a.Config.Run, a.Config.Emitter, a.Config.Envs, o.emitter, o.Version)
+	if err != nil {
+		return fmt.Errorf("begin from %s@%d: %w", o.Run, o.Version, err)
+	}
+	var states []*schemas.StageState
+	for _, s := range []struct {
+		stage, topic string
+		core         func() ([]byte, error)
+	}{
+		{"emitter", pipeline.TopicOutcomes, func() ([]byte, error) { return core, nil }},
+		{"packer", pipeline.TopicSamples, func() ([]byte, error) { return packer.Begin(o.Version, next) }},
+		{"eval", pipeline.TopicEvalTraces, func() ([]byte, error) { return eval.Begin(o.Version) }},
+	} {
+		core, err := s.core()
+		if err != nil {
+			return fmt.Errorf("begin from %s@%d: state of the %s: %w", o.Run, o.Version, s.stage, err)
+		}
+		states = append(states, &schemas.StageState{Stage: s.stage, Topic: s.topic, Instance: "from-" + o.Run, Core: core})
+	}
+	return trainer.Begin(ctx, a.Runtime, o.Run, blobs, o.policy, states)
+}
