@@ -9,6 +9,14 @@ import (
 	"github.com/prl-project/prl/pipeline"
 )
 
+// What happens to rollouts that take long (pace.go).
+const (
+	// StalenessDrop emits as far ahead as it may; what turns out to be too old when its step comes is dropped.
+	StalenessDrop = "drop"
+	// StalenessWait emits only what cannot make an open group too old.
+	StalenessWait = "wait"
+)
+
 // Config is the section [emitter].
 type Config struct {
 	// Permits bounds the rollouts of open groups; 0 for (max_async_level + 2) · batch_size + the largest group. Ordered
@@ -20,13 +28,23 @@ type Config struct {
 	EnvLost pipeline.Duration `toml:"env_lost"`
 	// TasksPerTick bounds the tasks written ten times a second. A group is never split.
 	TasksPerTick int `toml:"tasks_per_tick"`
-	// Mix chooses the environment of the next group; nil for WeightedRoundRobin.
-	Mix EnvMixStrategy `toml:"-"`
+	// Staleness is StalenessDrop or StalenessWait.
+	Staleness string `toml:"staleness"`
+	// ServingLag is the number of policy versions by which an inference server may be behind the newest while StalenessWait
+	// still holds. A server that loads a version in less time than a step takes is at most 1 behind.
+	ServingLag int `toml:"serving_lag"`
+	// Mix chooses the environment of the next group: MixWeighted, MixProgress or MixTokens.
+	Mix string `toml:"mix"`
+	// Progress is what MixProgress needs to know.
+	Progress ProgressConfig `toml:"progress"`
 }
 
 // DefaultConfig lets a run go as far ahead as run.max_async_level wants.
 func DefaultConfig() Config {
-	return Config{MaxAttempts: 2, EnvLost: pipeline.Duration(30 * time.Second), TasksPerTick: 2048}
+	return Config{
+		MaxAttempts: 2, EnvLost: pipeline.Duration(30 * time.Second), TasksPerTick: 2048,
+		Staleness: StalenessDrop, ServingLag: 1, Mix: MixWeighted, Progress: DefaultProgressConfig(),
+	}
 }
 
 // Validate checks the section on its own.
@@ -40,69 +58,18 @@ func (c Config) Validate() error {
 		return fmt.Errorf("emitter.env_lost = %v: at least 10s, since environment servers speak every 5s", c.EnvLost)
 	case c.TasksPerTick < 1:
 		return fmt.Errorf("emitter.tasks_per_tick = %d: at least 1", c.TasksPerTick)
+	case c.Staleness != StalenessDrop && c.Staleness != StalenessWait:
+		return fmt.Errorf("emitter.staleness = %q: %q or %q", c.Staleness, StalenessDrop, StalenessWait)
+	case c.ServingLag < 0:
+		return fmt.Errorf("emitter.serving_lag = %d: 0 for servers that are never behind, or more", c.ServingLag)
+	case c.ServingLag != DefaultConfig().ServingLag && c.Staleness != StalenessWait:
+		return fmt.Errorf("emitter.serving_lag = %d: only with emitter.staleness = %q", c.ServingLag, StalenessWait)
+	case mixes[c.Mix] == nil:
+		return fmt.Errorf("emitter.mix = %q: one of %q", c.Mix, slices.Sorted(maps.Keys(mixes)))
+	case c.Progress != DefaultProgressConfig() && c.Mix != MixProgress:
+		return fmt.Errorf("emitter.progress: only with emitter.mix = %q", MixProgress)
 	}
-	return nil
-}
-
-// EnvConfig is a section [envs.<name>]: how an environment is trained on.
-type EnvConfig struct {
-	// Ratio is the environment's weight in the mix; 0 for never. Set it for all environments or for none: then the number
-	// of training tasks is the weight.
-	Ratio *float64 `toml:"ratio"`
-	// GroupSize is the number of rollouts of one task, which are compared with each other.
-	GroupSize int `toml:"group_size"`
-	// Temperature of sampling, above 0.
-	Temperature float64 `toml:"temperature"`
-	// TopP must be 1: log-probabilities are those of the whole distribution.
-	TopP float64 `toml:"top_p"`
-	// MaxTokens is the number of tokens a model call may return; 0 for as many as the rollout may have.
-	MaxTokens int `toml:"max_tokens"`
-	// MaxRolloutTokens is the number of tokens after which a rollout is cut; 0 for run.seq_len.
-	MaxRolloutTokens int `toml:"max_rollout_tokens"`
-	// Timeout is how long a rollout may take, from its start.
-	Timeout pipeline.Duration `toml:"timeout"`
-	// GroupTimeout is how long a group may be open, queues included: above timeout + emitter.env_lost.
-	GroupTimeout pipeline.Duration `toml:"group_timeout"`
-	// Options are the environment's own, for its server.
-	Options map[string]any `toml:"options"`
-}
-
-// DefaultEnvConfig is what a section [envs.<name>] starts from.
-func DefaultEnvConfig() EnvConfig {
-	return EnvConfig{GroupSize: 8, Temperature: 1, TopP: 1, Timeout: pipeline.Duration(5 * time.Minute), GroupTimeout: pipeline.Duration(20 * time.Minute)}
-}
-
-// Validate checks the section of the named environment on its own.
-func (c EnvConfig) Validate(name string) error {
-	switch {
-	case c.Ratio != nil && !(*c.Ratio >= 0 && *c.Ratio < 1e9):
-		return fmt.Errorf("envs.%s.ratio = %v: 0 for never, or more", name, *c.Ratio)
-	case c.GroupSize < 1:
-		return fmt.Errorf("envs.%s.group_size = %d: at least 1", name, c.GroupSize)
-	case !(c.Temperature >= 0.01 && c.Temperature <= 10):
-		return fmt.Errorf("envs.%s.temperature = %v: 0.01 to 10 (the greedy policy has no log-probabilities to train on)", name, c.Temperature)
-	case c.TopP != 1:
-		return fmt.Errorf("envs.%s.top_p = %v: training needs 1", name, c.TopP)
-	case c.MaxTokens < 0:
-		return fmt.Errorf("envs.%s.max_tokens = %d: 0 for as many as the rollout may have, or more", name, c.MaxTokens)
-	case c.MaxRolloutTokens < 0:
-		return fmt.Errorf("envs.%s.max_rollout_tokens = %d: 0 for run.seq_len, or more", name, c.MaxRolloutTokens)
-	case c.Timeout < pipeline.Duration(time.Millisecond):
-		return fmt.Errorf("envs.%s.timeout = %v: at least 1ms", name, c.Timeout)
-	}
-	return nil
-}
-
-// Limits are the token limits of a task: those of one model call, and of the whole rollout.
-func (c EnvConfig) Limits(run pipeline.RunConfig) (maxTokens, maxRolloutTokens int) {
-	maxRolloutTokens = c.MaxRolloutTokens
-	if maxRolloutTokens == 0 {
-		maxRolloutTokens = run.SeqLen
-	}
-	if maxTokens = c.MaxTokens; maxTokens == 0 {
-		maxTokens = maxRolloutTokens
-	}
-	return min(maxTokens, maxRolloutTokens), maxRolloutTokens
+	return c.Progress.validate()
 }
 
 // Validate checks the sections [run], [emitter] and [envs.*] together.
@@ -132,15 +99,40 @@ func Validate(run pipeline.RunConfig, cfg Config, envs map[string]EnvConfig) err
 	if least := run.BatchSize + largest; cfg.Permits != 0 && cfg.Permits < least {
 		return fmt.Errorf("emitter.permits = %d: at least run.batch_size + the largest group = %d, or no step is ever full", cfg.Permits, least)
 	}
-	_, err := cfg.mix().Weights(mix)
+	if cfg.Staleness == StalenessWait {
+		if err := validateWait(run, cfg, envs); err != nil {
+			return err
+		}
+	}
+	_, err := mixes[cfg.Mix](cfg).Weights(mix)
 	return err
 }
 
-func (c Config) mix() EnvMixStrategy {
-	if c.Mix == nil {
-		return WeightedRoundRobin{}
+// validateWait refuses what StalenessWait cannot keep its promise with.
+func validateWait(run pipeline.RunConfig, cfg Config, envs map[string]EnvConfig) error {
+	switch {
+	case run.Ordered():
+		return fmt.Errorf("emitter.staleness = %q with run.max_async_level = 0: in ordered mode nothing goes stale; leave it out", cfg.Staleness)
+	case run.BatchTokens > 0:
+		return fmt.Errorf("emitter.staleness = %q with run.batch_tokens = %d: how many rollouts a step takes is then not known ahead; set it to 0", cfg.Staleness, run.BatchTokens)
+	case cfg.ServingLag > run.MaxOffPolicySteps:
+		return fmt.Errorf("emitter.serving_lag = %d is above run.max_off_policy_steps = %d: nothing could ever be emitted; raise the latter", cfg.ServingLag, run.MaxOffPolicySteps)
 	}
-	return c.Mix
+	first := ""
+	for _, name := range slices.Sorted(maps.Keys(envs)) {
+		env := envs[name]
+		if env.Ratio != nil && *env.Ratio == 0 {
+			continue
+		}
+		if first == "" {
+			first = name
+		}
+		if env.GroupSize != envs[first].GroupSize {
+			return fmt.Errorf("envs.%s.group_size = %d, and that of %s is %d: emitter.staleness = %q needs equal ones, or a larger group could fill the last step that a smaller one may be in",
+				name, env.GroupSize, first, envs[first].GroupSize, cfg.Staleness)
+		}
+	}
+	return nil
 }
 
 // permits is the bound on the rollouts of open groups.

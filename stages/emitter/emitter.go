@@ -9,19 +9,23 @@
 // Writes: tasks.<env>, each to the partition schedule.Queues chooses; to traces, an errored Trace for each rollout of a
 // group that is ended here, because of its deadline (timed_out) or because the run has (cancelled).
 //
-// Key: group id. Ids are dense from 0. Which environment and task a group gets depends on the ids before it alone; in
-// ordered mode on nothing else, otherwise also on which environments were alive and below their share.
+// Key: group id. Ids are dense from 0. Which environment (mix.go) and task (curriculum.go) a group gets depends on the ids
+// before it and, where a mix or curriculum learns, on the outcomes before it; in ordered mode on nothing else, otherwise
+// also on which environments were alive and below their share.
 //
-// State: the open groups (id, environment, size, age, task; at most 24 bytes each without refills), the environments'
-// cursors, the generator, the next id, the newest packed step, the waves of the current step, the time the core ran.
+// State: the open groups (id, environment, size, age, task, policy version; at most 24 bytes each without refills), the
+// environments' cursors, the generator, the next id, the newest packed step, the waves of the current step, the time the
+// core ran; what mix and curricula have learnt: 24 bytes and its name for each environment, and 2 to 4 bytes for each
+// task that is remembered, of which there are at most curriculum.remember.
 //
 // On replay: records are finished as they come, so nothing is fed again; all there is stands in State. Which partition a
 // task goes to, and which environments are lost, follow from the tables as they are then: no result depends on it.
 //
-// Invariants, each with a test of its name: NothingTwice (no group, rollout attempt or training task of an epoch is
-// emitted twice, none is skipped, wherever the core is restarted), Permits, OneEnding (a group's rollouts are ended here
-// once), EvalsChangeNothing. The guarantees above are hard; balance over servers and the bound on an environment's share are
-// optimisations.
+// Invariants, each with a test of its name: NothingTwice (no group or rollout attempt is emitted twice, none is skipped,
+// and of the shuffled curriculum no training task of an epoch, wherever the core is restarted), Permits, OneEnding (a
+// group's rollouts are ended here once), EvalsChangeNothing, NothingStale (under StalenessWait nothing is dropped for its
+// age, as long as inference servers are at most serving_lag versions behind; pace.go). The guarantees above are hard;
+// balance over servers and the bound on an environment's share are optimisations.
 package emitter
 
 import (
@@ -49,7 +53,7 @@ const (
 type Core struct {
 	run     pipeline.RunConfig
 	cfg     Config
-	mix     EnvMixStrategy
+	mix     EnvMixStrategy // part of State
 	permits int
 
 	tables  schedule.Envs
@@ -65,15 +69,17 @@ type Core struct {
 	open    []*group       // by id; part of State
 	held    int            // rollouts of open groups
 	waves   waves          // ordered mode; part of State
+	another bool           // the state is of another run: what is open there is not this one's
 }
 
 // environment is a configured environment.
 type environment struct {
 	*schedule.Env
-	cfg    EnvConfig
-	cursor cursor
-	held   int       // rollouts of its open groups
-	heard  time.Time // tick after its servers spoke last
+	cfg        EnvConfig
+	cursor     cursor     // part of State
+	curriculum curriculum // on the cursor; part of State
+	held       int        // rollouts of its open groups
+	heard      time.Time  // tick after its servers spoke last
 }
 
 // New checks the configuration and returns the factory of the one core.
@@ -91,13 +97,15 @@ func New(run pipeline.RunConfig, cfg Config, envs map[string]EnvConfig) (func(pa
 
 func newCore(run pipeline.RunConfig, cfg Config, envs map[string]EnvConfig, state []byte) (*Core, error) {
 	c := &Core{
-		run: run, cfg: cfg, mix: cfg.mix(), permits: cfg.permits(run, envs), version: -1,
+		run: run, cfg: cfg, mix: mixes[cfg.Mix](cfg), permits: cfg.permits(run, envs), version: -1,
 		tables: schedule.NewEnvs(slices.Collect(maps.Keys(envs)), run.TaskPartitions),
 		pcg:    rand.NewPCG(schedule.Mix(uint64(run.Seed), schedule.Word("mix")), 0),
 	}
 	for _, env := range c.tables {
 		key := schedule.Mix(uint64(run.Seed), schedule.Word("order"), schedule.Word(env.Name))
-		c.envs = append(c.envs, &environment{Env: env, cfg: envs[env.Name], cursor: cursor{key: key}})
+		e := &environment{Env: env, cfg: envs[env.Name], cursor: cursor{key: key}}
+		e.curriculum = curricula[e.cfg.Curriculum.Kind](e.cfg.Curriculum, &e.cursor)
+		c.envs = append(c.envs, e)
 	}
 	if state != nil {
 		if err := c.restore(state); err != nil {
@@ -141,6 +149,7 @@ func (c *Core) Process(r pipeline.Record, out *pipeline.Out) error {
 			if v.Step != nil {
 				c.packed = max(c.packed, *v.Step)
 			}
+			c.learn(v)
 			c.close(v.GroupID)
 		}
 	case *schemas.Request:

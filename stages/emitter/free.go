@@ -7,8 +7,8 @@ import (
 	"github.com/prl-project/prl/pipeline"
 )
 
-// emitFree emits groups while there are permits and the trainer keeps up: not while more than max_async_level packed
-// steps wait for it, and not when all steps are packed.
+// emitFree emits groups while there are permits, nothing goes stale by it (pace.go) and the trainer keeps up: not while
+// more than max_async_level packed steps wait for it, and not when all steps are packed.
 func (c *Core) emitFree(now time.Time, out *pipeline.Out) error {
 	if c.packed-c.version > int64(c.run.MaxAsyncLevel) || c.packed >= c.run.MaxSteps {
 		return nil
@@ -28,14 +28,8 @@ func (c *Core) emitFree(now time.Time, out *pipeline.Out) error {
 		if env.Info.GroupScoring {
 			n = 1
 		}
-		// A group that is begun now is trained at the earliest in the step after those packed and those that what is held will
-		// fill; it must not be stale by then.
-		if int64(c.held/c.run.BatchSize)+c.packed-c.version > int64(c.run.MaxOffPolicySteps) {
-			*c.pcg = before
-			return nil
-		}
 		// The draw is kept for later where there is no room for the group, so that large groups are not starved.
-		if c.held+env.cfg.GroupSize > c.permits || tasks > 0 && tasks+n > c.cfg.TasksPerTick {
+		if !c.fits(env) || c.held+env.cfg.GroupSize > c.permits || tasks > 0 && tasks+n > c.cfg.TasksPerTick {
 			*c.pcg = before
 			return nil
 		}

@@ -12,12 +12,24 @@ import (
 // sense, environments that come and go, versions, jumps of the clock, restarts. Whatever comes, no rollout of an attempt
 // is emitted twice, ids are dense, permits hold, and a group is ended by the clock once.
 func FuzzCore(f *testing.F) {
-	f.Add([]byte{0, 9, 0, 9, 1, 0, 2, 1, 3, 0, 6, 0, 0, 9})
-	f.Add([]byte{0, 200, 4, 1, 5, 5, 7, 3, 2, 0, 6, 0, 0, 255, 0, 255, 3, 1})
-	f.Fuzz(func(t *testing.T, b []byte) {
-		cfg := DefaultConfig()
+	f.Add(uint8(0), []byte{0, 9, 0, 9, 1, 0, 2, 1, 3, 0, 6, 0, 0, 9})
+	f.Add(uint8(5), []byte{0, 9, 1, 0, 1, 64, 0, 9, 5, 2, 1, 65, 6, 0, 0, 9, 1, 2, 0, 9})
+	f.Add(uint8(2), []byte{0, 200, 4, 1, 5, 5, 7, 3, 2, 0, 6, 0, 0, 255, 0, 255, 3, 1})
+	f.Fuzz(func(t *testing.T, kind uint8, b []byte) {
+		cfg, envs := DefaultConfig(), testEnvs()
+		switch kind & 3 {
+		case 1:
+			learners()["progress, pools"](&cfg, envs)
+		case 2:
+			learners()["tokens, gate"](&cfg, envs)
+		}
+		if kind&4 != 0 {
+			cfg.Staleness = StalenessWait
+			change(envs, func(c *EnvConfig) { c.GroupSize = 4 })
+		}
 		cfg.Permits = 40
-		w := ready(t, testRun(), cfg, testEnvs())
+		w := ready(t, testRun(), cfg, envs)
+		w.score = byTask
 		for ; len(b) >= 2; b = b[2:] {
 			x := int64(int8(b[1]))
 			switch b[0] & 7 {

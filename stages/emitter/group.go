@@ -2,6 +2,7 @@ package emitter
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	"github.com/prl-project/prl/pipeline"
@@ -15,6 +16,7 @@ type group struct {
 	env       *environment
 	size      int
 	taskIndex int64
+	version   int64 // newest policy version at its emission
 	born      int64 // clock.Ran at its emission
 	whole     bool  // one task asks for all its rollouts
 	ended     bool  // its rollouts' errored traces are written
@@ -36,8 +38,8 @@ func (g *group) attempt(index int) int {
 // begin opens a group of env with the next id.
 func (c *Core) begin(env *environment) *group {
 	g := &group{
-		id: c.nextID, env: env, size: env.cfg.GroupSize, taskIndex: env.cursor.next(env.Info.TrainTasks),
-		born: c.clock.Ran, whole: env.Info.GroupScoring,
+		id: c.nextID, env: env, size: env.cfg.GroupSize, taskIndex: env.curriculum.next(env.Info.TrainTasks),
+		version: c.version, born: c.clock.Ran, whole: env.Info.GroupScoring,
 	}
 	c.nextID++
 	c.add(g)
@@ -55,6 +57,32 @@ func (c *Core) find(id int64) (int, bool) {
 	return slices.BinarySearchFunc(c.open, id, func(g *group, id int64) int { return cmp.Compare(g.id, id) })
 }
 
+// learn tells the mix and the environment's curriculum how an open group did, if it was scored. A group that failed as
+// a whole says nothing of its task.
+func (c *Core) learn(o *schemas.GroupOutcome) {
+	i, ok := c.find(o.GroupID)
+	switch o.Fate {
+	case schemas.FatePacked, schemas.FateFiltered, schemas.FateStale, schemas.FateOverlong:
+	default:
+		ok = false
+	}
+	if !ok {
+		return
+	}
+	g, result := c.open[i], Result{}
+	for _, r := range o.Rollouts {
+		result.Tokens += int64(max(0, r.Tokens))
+		if r.Reward != nil && math.Abs(*r.Reward) <= maxReward { // not NaN either
+			result.Rewards = append(result.Rewards, *r.Reward)
+		}
+	}
+	g.env.curriculum.learn(g.taskIndex, result.Rewards)
+	c.mix.Learn(g.env.Name, result)
+}
+
+// maxReward is the largest reward that is learnt from, so that no sum of them is infinite.
+const maxReward = 1e100
+
 // close gives a group's permits back; a group that is not open has none.
 func (c *Core) close(id int64) {
 	if i, ok := c.find(id); ok {
@@ -71,7 +99,10 @@ func (c *Core) task(g *group) schemas.Task {
 		Env: g.env.Name, GroupID: g.id, GroupSize: g.size, Split: schemas.SplitTrain, TaskIndex: g.taskIndex,
 		GroupSeed:   schedule.GroupSeed(c.run.Seed, "", g.id),
 		Temperature: g.env.cfg.Temperature, TopP: g.env.cfg.TopP, MaxTokens: maxTokens, MaxRolloutTokens: maxRolloutTokens,
-		TimeoutMs: g.env.cfg.Timeout.Milliseconds(), MaxOffPolicySteps: c.run.MaxOffPolicySteps,
+		TimeoutMs: g.env.cfg.Timeout.Milliseconds(), MaxOffPolicySteps: c.run.MaxOffPolicySteps, Policy: g.env.cfg.Policy,
+	}
+	if g.env.cfg.Frozen() {
+		t.MaxOffPolicySteps = -1 // it has no versions to fall behind
 	}
 	c.waves.mark(&t)
 	return t

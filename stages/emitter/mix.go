@@ -6,16 +6,24 @@ import (
 	"math/rand/v2"
 )
 
-// MixEnv is what a strategy knows of an environment.
+// MixEnv is what the configuration and the environment say of its part in the mix.
 type MixEnv struct {
 	Name       string
 	Ratio      *float64 // as configured; nil where it is not
 	TrainTasks int64    // number of training tasks
 }
 
-// EnvMixStrategy chooses the environment of the next group. Which task of it is the cursor's matter, not the strategy's.
+// Result is how a group did that was scored.
+type Result struct {
+	Rewards []float64 // of the rollouts that have one; far from infinite
+	Tokens  int64     // of all its rollouts
+}
+
+// EnvMixStrategy chooses the environment of the next group. Which task of it is the curriculum's matter.
 //
-// A strategy must not keep state: the numbers it draws from rng are all that a restart brings back.
+// A strategy may learn from outcomes. All that it has learnt stands in its state: a restart brings back that, and the
+// numbers it draws from rng. In ordered mode results come in the order of the group ids, a step's before the next step is
+// emitted; otherwise in the order of the log of outcomes.
 type EnvMixStrategy interface {
 	// Weights gives each environment's weight, 0 or more, in their order. It is called at start, too, to check the
 	// configuration: an error says what to change.
@@ -23,10 +31,32 @@ type EnvMixStrategy interface {
 	// Pick draws one of the environments by its index. A weight is 0 where the environment must not be picked now; at
 	// least one is above 0.
 	Pick(weights []float64, rng *rand.Rand) int
+	// Learn takes the result of an environment's group, once.
+	Learn(env string, r Result)
+	// State is what Restore needs; empty for a strategy that learns nothing.
+	State() []byte
+	// Restore takes what State gave, to a strategy that has learnt nothing yet. It refuses any other bytes.
+	Restore(state []byte) error
+}
+
+// Strategies.
+const (
+	// MixWeighted draws by the ratios.
+	MixWeighted = "weighted"
+	// MixProgress prefers environments in which the policy is changing (progress.go).
+	MixProgress = "progress"
+	// MixTokens lets the ratios be shares of tokens, not of rollouts (tokens.go).
+	MixTokens = "tokens"
+)
+
+var mixes = map[string]func(Config) EnvMixStrategy{
+	MixWeighted: func(Config) EnvMixStrategy { return WeightedRoundRobin{} },
+	MixProgress: func(c Config) EnvMixStrategy { return &Progress{cfg: c.Progress, envs: averages{}} },
+	MixTokens:   func(Config) EnvMixStrategy { return &TokenShares{envs: averages{}} },
 }
 
 // WeightedRoundRobin picks at random, by the ratios if all environments have one, by their numbers of training tasks if
-// none does. One uniform draw a pick; a weight of zero is never picked.
+// none does. One uniform draw a pick; a weight of zero is never picked. It learns nothing.
 type WeightedRoundRobin struct{}
 
 // Weights refuses no environments, ratios for some of them only, and weights that are all zero.
@@ -76,4 +106,18 @@ func (WeightedRoundRobin) Pick(weights []float64, rng *rand.Rand) int {
 		}
 	}
 	return last // u was rounded up to the sum
+}
+
+// Learn does nothing.
+func (WeightedRoundRobin) Learn(string, Result) {}
+
+// State is empty.
+func (WeightedRoundRobin) State() []byte { return nil }
+
+// Restore takes nothing.
+func (WeightedRoundRobin) Restore(state []byte) error {
+	if len(state) > 0 {
+		return fmt.Errorf("%d bytes for a mix that has no state", len(state))
+	}
+	return nil
 }

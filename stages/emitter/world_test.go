@@ -19,6 +19,7 @@ type world struct {
 	now    time.Time
 	steps  []pipelinetest.Step // everything that happened, for pipelinetest.Check
 	record bool
+	score  func(g *schemas.Task, index int) float64 // reward of a rollout; nil for outcomes without rollouts
 
 	tasks  []*schemas.Task  // in the order of emission
 	traces []*schemas.Trace // likewise
@@ -116,6 +117,12 @@ func (w *world) outcome(id, step int64) []pipeline.Emission {
 	o := &schemas.GroupOutcome{Env: w.groups[id].Env, GroupID: id, Fate: schemas.FateFiltered}
 	if step > 0 {
 		o.Fate, o.Step = schemas.FatePacked, &step
+	}
+	if w.score != nil {
+		for i := range w.groups[id].GroupSize {
+			reward := w.score(w.groups[id], i)
+			o.Rollouts = append(o.Rollouts, schemas.RolloutFate{RolloutIndex: i, Fate: o.Fate, Reward: &reward, Tokens: 10 * (i + 1)})
+		}
 	}
 	w.open = slices.DeleteFunc(w.open, func(open int64) bool { return open == id })
 	return w.feed(pipeline.TopicOutcomes, w.offset(), o)

@@ -38,6 +38,6 @@ func Ended(task *schemas.Task, index, attempt int, envVersion, stage, errorType,
 		GroupSeed: task.GroupSeed, Seed: RolloutSeed(task.GroupSeed, index), PinVersion: task.PinVersion,
 		Step: task.Step, Wave: task.Wave, WaveFirst: task.WaveFirst, WaveLast: task.WaveLast,
 		Errors:   []schemas.TraceError{{Type: errorType, Message: message}},
-		Instance: stage,
+		Instance: stage, Policy: task.Policy,
 	}
 }

@@ -148,7 +148,7 @@ func TestEnvsAnnounced(t *testing.T) {
 
 func TestEndedTraceIsValid(t *testing.T) {
 	version := int64(3)
-	task := schemas.Task{Env: "a", GroupID: 4, GroupSize: 2, RolloutIndex: -1, GroupSeed: 5, PinVersion: &version, Step: 4, Wave: 1, WaveFirst: 4, WaveLast: 6}
+	task := schemas.Task{Env: "a", GroupID: 4, GroupSize: 2, RolloutIndex: -1, GroupSeed: 5, PinVersion: &version, Step: 4, Wave: 1, WaveFirst: 4, WaveLast: 6, Policy: "base"}
 	trace := Ended(&task, 1, 2, "v", "emitter", schemas.ErrorTimedOut, "late")
 	if err := trace.Validate(); err != nil {
 		t.Error(err)
@@ -161,7 +161,7 @@ func TestEndedTraceIsValid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if back.RolloutIndex != 1 || back.Attempt != 2 || back.Seed != RolloutSeed(5, 1) || *back.PinVersion != 3 || back.WaveLast != 6 || back.Errors[0].Type != "timed_out" {
+	if back.RolloutIndex != 1 || back.Attempt != 2 || back.Seed != RolloutSeed(5, 1) || *back.PinVersion != 3 || back.WaveLast != 6 || back.Errors[0].Type != "timed_out" || back.Policy != "base" {
 		t.Errorf("trace %+v", back)
 	}
 }
