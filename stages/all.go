@@ -36,7 +36,9 @@ func (a *App) RunAll(ctx context.Context, out io.Writer) error {
 	}
 	defer view.follower.Close()
 	if !view.ended() {
-		if err := a.runStages(ctx, view, progress.NewPrinter(out)); err != nil {
+		printer := progress.NewPrinter(out)
+		wanted := func(s Stage) bool { return s.Optional == nil || s.Optional(a.Config) }
+		if err := a.runStages(ctx, wanted, func(ctx context.Context) error { return view.watch(ctx, printer) }); err != nil {
 			return err
 		}
 	}
@@ -45,18 +47,23 @@ func (a *App) RunAll(ctx context.Context, out io.Writer) error {
 		return nil
 	}
 	fmt.Fprint(out, view.Summary(time.Since(start)))
-	model, err := a.exportFinal(ctx, &view.View)
+	version, _ := view.Final()
+	model, err := a.export(ctx, version)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "The model, as a Hugging Face folder:  %s\n", model)
-	fmt.Fprintf(out, "Ask it with SQL:  duckdb -cmd \"SET VARIABLE run = '%s'\" -cmd \".read deploy/duckdb/views.sql\"\n", a.Config.RunDir())
+	fmt.Fprint(out, a.query())
 	return nil
 }
 
-// exportFinal puts the last version where transformers loads it from.
-func (a *App) exportFinal(ctx context.Context, v *progress.View) (dir string, err error) {
-	version, _ := v.Final()
+// query says how the run is asked with SQL.
+func (a *App) query() string {
+	return fmt.Sprintf("Ask it with SQL:  duckdb -cmd \"SET VARIABLE run = '%s'\" -cmd \".read deploy/duckdb/views.sql\"\n", a.Config.RunDir())
+}
+
+// export puts a version where transformers loads it from, unless it is there.
+func (a *App) export(ctx context.Context, version int64) (dir string, err error) {
 	dir = filepath.Join(a.Config.RunDir(), fmt.Sprintf("model-%d", version))
 	if _, err := os.Stat(dir); err == nil {
 		return dir, nil
@@ -64,11 +71,11 @@ func (a *App) exportFinal(ctx context.Context, v *progress.View) (dir string, er
 	return dir, trainer.Export(ctx, a.Runtime, version, dir)
 }
 
-// runStages runs the stages until the view has seen the end.
-func (a *App) runStages(ctx context.Context, view *view, printer *progress.Printer) error {
+// runStages runs the stages that are wanted until watch returns, the sink last.
+func (a *App) runStages(ctx context.Context, wanted func(Stage) bool, watch func(ctx context.Context) error) error {
 	var all, last []Runner
 	for _, s := range Flow {
-		if s.Optional != nil && !s.Optional(a.Config) {
+		if !wanted(s) {
 			continue
 		}
 		r, err := s.New(a, s)
@@ -101,7 +108,7 @@ func (a *App) runStages(ctx context.Context, view *view, printer *progress.Print
 	}
 	group.Go(func() error {
 		defer stopWork()
-		return view.watch(groupCtx, printer)
+		return watch(groupCtx)
 	})
 	err := group.Wait()
 	stopSink()

@@ -27,7 +27,7 @@ type App struct {
 	// Serve are the environments of this process's environment server; empty for all that are configured.
 	Serve []string
 	// Model generates in this process; nil where the policy is served elsewhere.
-	Model inference.Generator
+	Model inference.Model
 	// readers are, by the name in pipeline.Topics, the stages that keep state on what they have read of a topic.
 	readers map[string][]string
 }

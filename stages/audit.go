@@ -11,6 +11,7 @@ import (
 
 	"github.com/prl-project/prl/pipeline/audit"
 	"github.com/prl-project/prl/stages/scorer/advantage"
+	"github.com/prl-project/prl/stages/scorer/filter"
 )
 
 // AuditName is the name under which --stage audits a run.
@@ -37,7 +38,7 @@ func (a *App) Audit(ctx context.Context) (*audit.Report, error) {
 	}
 	return audit.Run(ctx, audit.Config{
 		Runtime: a.Runtime, Envs: slices.Sorted(maps.Keys(a.Config.Envs)), Parquet: a.Config.Sink.Dir, Ended: view.ended(),
-		Weights: true, Advantages: a.Config.advantages(),
+		Weights: true, Advantages: a.Config.advantages(), Branchwise: a.Config.branchwise(),
 	})
 }
 
@@ -46,20 +47,27 @@ func (a *App) Audit(ctx context.Context) (*audit.Report, error) {
 func (c *Config) advantages() map[string]audit.Advantage {
 	kinds := map[string]audit.Advantage{}
 	for env := range c.Envs {
-		name, std := c.Scorer.Advantage, c.Scorer.NormalizeStd
-		if o := c.Scorer.Envs[env]; o.Advantage != "" {
-			name = o.Advantage
-		}
-		if o := c.Scorer.Envs[env]; o.NormalizeStd != nil {
-			std = *o.NormalizeStd
-		}
+		s, err := c.Scorer.Of(env)
 		switch {
-		case name != advantage.GRPO:
-		case std:
+		case err != nil || s.Advantage != advantage.GRPO || s.LengthPenalty.On:
+		case s.NormalizeStd:
 			kinds[env] = audit.Standardized
 		default:
 			kinds[env] = audit.MeanFree
 		}
 	}
 	return kinds
+}
+
+// branchwise are the environments of which filters may drop single branches: by what was sampled in them, or because only
+// others have something to tell of an environment's answers.
+func (c *Config) branchwise() map[string]bool {
+	envs := map[string]bool{}
+	for env := range c.Envs {
+		s, err := c.Scorer.Of(env)
+		f := s.Filters
+		envs[env] = err == nil && (slices.Contains([]filter.Mode{f.Length.Mode, f.Gibberish.Mode, f.Repetition.Mode}, filter.Drop) ||
+			s.Advantage == advantage.Echo && f.ZeroAdvantage.Mode == filter.Drop)
+	}
+	return envs
 }

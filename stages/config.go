@@ -2,7 +2,9 @@ package stages
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/stages/broker"
@@ -33,16 +35,18 @@ type Config struct {
 	Telemetry string                       `toml:"telemetry"`
 	Envs      map[string]emitter.EnvConfig `toml:"envs"`
 	Evals     map[string]eval.Config       `toml:"evals"`
-	Broker    broker.Config                `toml:"broker"`
-	Emitter   emitter.Config               `toml:"emitter"`
-	EnvServer envserver.Config             `toml:"envserver"`
-	Inference inference.Config             `toml:"inference"`
-	Scorer    scorer.Config                `toml:"scorer"`
-	Packer    packer.Config                `toml:"packer"`
-	Trainer   trainer.Config               `toml:"trainer"`
-	Model     trainer.ModelConfig          `toml:"model"`
-	Sink      sink.Config                  `toml:"sink"`
-	Cleanup   cleanup.Config               `toml:"cleanup"`
+	// Frozen are policies that are not trained: they play, or teach.
+	Frozen    map[string]inference.FrozenConfig `toml:"frozen"`
+	Broker    broker.Config                     `toml:"broker"`
+	Emitter   emitter.Config                    `toml:"emitter"`
+	EnvServer envserver.Config                  `toml:"envserver"`
+	Inference inference.Config                  `toml:"inference"`
+	Scorer    scorer.Config                     `toml:"scorer"`
+	Packer    packer.Config                     `toml:"packer"`
+	Trainer   trainer.Config                    `toml:"trainer"`
+	Model     trainer.ModelConfig               `toml:"model"`
+	Sink      sink.Config                       `toml:"sink"`
+	Cleanup   cleanup.Config                    `toml:"cleanup"`
 }
 
 // Embedded is the broker address that means: the one in the binary.
@@ -53,7 +57,7 @@ func DefaultConfig() *Config {
 	return &Config{
 		Run: pipeline.DefaultRunConfig(), Brokers: []string{"localhost:9092"}, Dir: "runs", Telemetry: "localhost:0",
 		SchemaRegistry: pipeline.DefaultSchemaRegistryConfig(),
-		Envs:           map[string]emitter.EnvConfig{}, Evals: map[string]eval.Config{},
+		Envs:           map[string]emitter.EnvConfig{}, Evals: map[string]eval.Config{}, Frozen: map[string]inference.FrozenConfig{},
 		Broker: broker.DefaultConfig(), Emitter: emitter.DefaultConfig(), EnvServer: envserver.DefaultConfig(),
 		Inference: inference.DefaultConfig(), Scorer: scorer.DefaultConfig(), Packer: packer.DefaultConfig(),
 		Trainer: trainer.DefaultConfig(), Model: trainer.DefaultModelConfig(), Sink: sink.DefaultConfig(), Cleanup: cleanup.DefaultConfig(),
@@ -64,6 +68,7 @@ func DefaultConfig() *Config {
 func (c *Config) Prepare(tree map[string]any) {
 	named(c.Envs, tree["envs"], emitter.DefaultEnvConfig)
 	named(c.Evals, tree["evals"], eval.DefaultConfig)
+	named(c.Frozen, tree["frozen"], func() inference.FrozenConfig { return inference.FrozenConfig{} })
 }
 
 func named[T any](m map[string]T, tree any, defaults func() T) {
@@ -86,9 +91,27 @@ func (c *Config) Validate() error {
 	if c.Brokers[0] == Embedded && c.Kafka.Enabled() {
 		return fmt.Errorf("brokers = [%q] with a section [kafka]: the embedded broker has no TLS and no users; leave one of the two out", Embedded)
 	}
-	for _, section := range []interface{ Validate() error }{c.Kafka, c.SchemaRegistry, c.Broker, c.EnvServer, c.Inference, c.Scorer, c.Packer, c.Trainer, c.Model, c.Sink, c.Cleanup} {
+	for _, section := range []interface{ Validate() error }{c.Kafka, c.SchemaRegistry, c.Broker, c.EnvServer, c.Inference, c.Packer, c.Trainer, c.Model, c.Sink, c.Cleanup} {
 		if err := section.Validate(); err != nil {
 			return err
+		}
+	}
+	if err := c.validateFrozen(); err != nil {
+		return err
+	}
+	if err := c.validateScoring(); err != nil {
+		return err
+	}
+	for _, section := range []struct {
+		name string
+		of   []string
+	}{
+		{"envs", slices.Sorted(maps.Keys(c.Envs))}, {"evals", slices.Sorted(maps.Keys(c.Evals))},
+	} {
+		for _, name := range section.of {
+			if !pipeline.ValidName(name) {
+				return fmt.Errorf("%s.%q: a name has letters, digits, dashes and underscores (topics and groups have it in theirs)", section.name, name)
+			}
 		}
 	}
 	if len(c.Envs) > 0 {

@@ -85,6 +85,18 @@ func TestRunIsFixed(t *testing.T) {
 	}
 }
 
+// Names are parts of topics, groups and keys, which dots and slashes separate.
+func TestNames(t *testing.T) {
+	for set, want := range map[string]string{
+		`envs."a.b".group_size=2`: `envs."a.b"`, `evals."a/b".env="catch"`: `evals."a/b"`,
+	} {
+		err := pipeline.LoadConfig("../configs/ordered.toml", nil, []string{set}, DefaultConfig())
+		if err == nil || !strings.Contains(err.Error(), want+": a name has letters") {
+			t.Errorf("--set %s: error %v", set, err)
+		}
+	}
+}
+
 func TestConfigErrorsNameFileAndLine(t *testing.T) {
 	for set, want := range map[string]string{
 		"envs.catch.group_size=0":     "envs.catch.group_size = 0: at least 1",

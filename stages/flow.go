@@ -78,14 +78,14 @@ var Flow = []Stage{
 		},
 	},
 	{
-		Name: "inference", Does: "serves the newest policy, and pinned ones", Kind: Special, Key: "request",
+		Name: "inference", Does: "serves the newest policy, pinned and frozen ones", Kind: Special, Key: "request",
 		Tables: []string{pipeline.TopicPolicies},
 		New: func(a *App, s Stage) (Runner, error) {
-			server, err := inference.New(a.Runtime, a.Config.Inference)
+			server, err := inference.New(a.Runtime, a.Config.Inference, a.Config.Frozen)
 			if err != nil {
 				return nil, err
 			}
-			a.Model = server.Generator()
+			a.Model = server.Model()
 			return server, nil
 		},
 	},
@@ -99,21 +99,23 @@ var Flow = []Stage{
 			if err != nil {
 				return nil, err
 			}
-			if a.Model != nil {
-				return envserver.New(a.Runtime, a.Config.EnvServer, envs, a.Model)
+			model := a.Model
+			if model == nil {
+				client := inference.NewClient(a.Config.EnvServer.ModelURL)
+				client.Token = a.Config.Inference.Token.Reveal()
+				model = client
 			}
-			client := inference.NewClient(a.Config.EnvServer.ModelURL)
-			client.Token = a.Config.Inference.Token.Reveal()
-			return envserver.New(a.Runtime, a.Config.EnvServer, envs, client)
+			directory := inference.NewDirectory(model, a.Config.Frozen, a.Runtime.Log)
+			return envserver.New(a.Runtime, a.Config.EnvServer, envs, directory, a.Config.teachers())
 		},
 	},
 	{
-		Name: "scorer", Does: "groups traces, filters, computes advantages", Kind: Core, Key: "group",
+		Name: "scorer", Does: "groups traces, asks for failed ones again, filters, computes advantages", Kind: Core, Key: "group",
 		Reads:  []string{pipeline.TopicTraces},
-		Writes: []string{pipeline.TopicSamples},
+		Writes: []string{pipeline.TopicSamples, pipeline.TopicRequests},
 		Proof:  []string{pipeline.TopicSamples},
 		New: func(a *App, s Stage) (Runner, error) {
-			return a.processor(s, scorer.New(a.Config.Run, a.Config.Scorer))
+			return a.processor(s, scorer.New(a.Config.Run, a.Config.Scorer, a.Config.Emitter.MaxAttempts))
 		},
 	},
 	{

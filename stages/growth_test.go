@@ -373,7 +373,8 @@ func (o *oldRun) await(stage string, done chan error) {
 // sinkAll writes the history to Parquet.
 func (o *oldRun) sinkAll() {
 	o.Helper()
-	rt, cfg := o.newApp("history").Runtime, o.cfg.Sink
+	rt := o.newApp("history").Runtime
+	cfg := o.cfg.Sink
 	cfg.Drain = pipeline.Duration(time.Hour)
 	s, err := sink.New(rt, cfg)
 	if err != nil {

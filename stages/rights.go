@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/stages/eval"
 )
 
 // SetupName is the name under which operators make a run's topics, where its stages may not.
@@ -34,8 +35,10 @@ func (s Stage) Rights(run string) []pipeline.Right {
 	add(pipeline.OperationRead, reads)
 	add(pipeline.OperationWrite, writes)
 	add(pipeline.OperationDelete, s.Deletes)
-	for _, t := range s.Proof { // looks whether it holds anything
-		if !slices.Contains(writes, t) && !slices.Contains(reads, t) {
+	for _, t := range s.Proof { // looks whether it holds anything, or anything of its own
+		if topic, _ := pipeline.TopicOf(t); topic.ByHand != nil {
+			add(pipeline.OperationRead, []string{t})
+		} else if !slices.Contains(writes, t) && !slices.Contains(reads, t) {
 			add(pipeline.OperationDescribe, []string{t})
 		}
 	}
@@ -76,7 +79,20 @@ func AuditRights(run string) []pipeline.Right {
 	return []pipeline.Right{{Operation: pipeline.OperationRead, Resource: pipeline.ResourceTopic, Name: run + ".", Prefix: true}}
 }
 
-// ACLs is the table of everybody's rights, one principal per stage, in the CSV that kafka-security-manager reads and that
+// EvalByHandRights are the least that an eval by hand needs where the servers of the run play; to serve the policy and the
+// environment itself it needs those of these stages, too.
+func EvalByHandRights(run string) []pipeline.Right {
+	list := []pipeline.Right{{Operation: pipeline.OperationRead, Resource: pipeline.ResourceTopic, Name: run + ".", Prefix: true}}
+	list = append(list, pipeline.Right{Operation: pipeline.OperationWrite, Resource: pipeline.ResourceTopic, Name: run + "." + pipeline.TopicTasks(""), Prefix: true})
+	for _, topic := range []string{pipeline.TopicEvalTraces, pipeline.TopicOutcomes, pipeline.TopicEvals} {
+		list = append(list, pipeline.Right{Operation: pipeline.OperationWrite, Resource: pipeline.ResourceTopic, Name: run + "." + topic})
+	}
+	id := pipeline.WriteTransactionalID(run + "." + eval.ByHandName + ".")
+	id.Prefix = true
+	return append(list, id)
+}
+
+// ACLs is the table of everybody's rights, one principal per stage and command, in the CSV that kafka-security-manager reads and that
 // deploy/kafka/acls.sh turns into calls of Kafka's own tool.
 func ACLs(run string) string {
 	var b strings.Builder
@@ -92,6 +108,7 @@ func ACLs(run string) string {
 	}
 	write(SetupName, SetupRights(run))
 	write(AuditName, AuditRights(run))
+	write(eval.ByHandName, EvalByHandRights(run))
 	for _, s := range Flow {
 		write(s.Name, s.Rights(run))
 	}

@@ -25,7 +25,8 @@ func TestNoSecretIsShown(t *testing.T) {
 	}
 	t.Setenv("PRL_TEST_PASSWORD", secret)
 	cfg := DefaultConfig()
-	err := pipeline.LoadConfig("", []string{"PRL__INFERENCE__TOKEN=" + secret}, []string{
+	err := pipeline.LoadConfig("", []string{"PRL__INFERENCE__TOKEN=" + secret, "PRL__FROZEN__FAR__TOKEN=" + secret}, []string{
+		`frozen.far={url="http://localhost:1", model="m"}`,
 		"dir=" + dir, "kafka.sasl=SCRAM-SHA-512", "kafka.user=alice", "kafka.password_file=" + file,
 		"schema_registry.urls=[\"https://localhost:1\"]", "schema_registry.user=alice", "schema_registry.password_env=PRL_TEST_PASSWORD",
 	}, cfg)
@@ -47,7 +48,7 @@ func TestNoSecretIsShown(t *testing.T) {
 		fmt.Fprintf(&shown, verb+verb+verb+"\n", cfg, *cfg, *app.Runtime)
 	}
 	for _, h := range []slog.Handler{slog.NewTextHandler(&shown, nil), slog.NewJSONHandler(&shown, nil)} {
-		slog.New(h).Info("all", "config", cfg, "kafka", cfg.Kafka, "inference", cfg.Inference)
+		slog.New(h).Info("all", "config", cfg, "kafka", cfg.Kafka, "inference", cfg.Inference, "frozen", cfg.Frozen)
 	}
 	for _, marshal := range []func(any) ([]byte, error){json.Marshal, toml.Marshal} {
 		text, err := marshal(cfg)

@@ -111,6 +111,10 @@ func TestDistributed(t *testing.T) {
 	if got := finalWeights(t, summary); got != want {
 		t.Errorf("weights %s in separate processes, %s in one", got, want)
 	}
+	_, last := ownFigures(t, summary)
+	if got := evalBy(t, dir, nil, more...); got != last { // its servers are all there
+		t.Errorf("by hand the last version has %s, %s by the run's own eval", got, last)
+	}
 }
 
 // TestStopAndGoOn stops the pipeline with SIGTERM: it exits without an error, and the same command goes on to the weights

@@ -24,7 +24,8 @@ SELECT env, eval, group_id, rollout_index, attempt, kafka_topic, kafka_partition
        generate_subscripts(nodes, 1) - 1 AS node, unnest(nodes, max_depth := 2)
 FROM traces;
 
--- One row per scored group: its samples, or why it has none.
+-- One row per scored group: its samples, or why it has none. monitored counts the samples that filters would have taken
+-- which only monitor.
 CREATE OR REPLACE VIEW sample_groups AS
 SELECT * EXCLUDE (kafka_error, kafka_raw)
 FROM read_parquet(getvariable('run') || '/parquet/samples/*.parquet', union_by_name = true)
@@ -52,11 +53,14 @@ SELECT * EXCLUDE (kafka_error, kafka_raw)
 FROM read_parquet(getvariable('run') || '/parquet/policies/*.parquet', union_by_name = true)
 WHERE kafka_error IS NULL;
 
--- One row per eval of a policy version.
+-- One row per eval of a policy version, or of a frozen policy. avg_at_k ± 1.96 * avg_stderr is the 95 % confidence
+-- interval, over the tasks that were played (arXiv:2411.00640). Evals by hand have names that begin with by-hand/; of one that was
+-- resumed the newest result counts.
 CREATE OR REPLACE VIEW evals AS
 SELECT * EXCLUDE (kafka_error, kafka_raw)
 FROM read_parquet(getvariable('run') || '/parquet/evals/*.parquet', union_by_name = true)
-WHERE kafka_error IS NULL;
+WHERE kafka_error IS NULL
+QUALIFY eval NOT LIKE 'by-hand/%' OR row_number() OVER (PARTITION BY eval, version, policy ORDER BY kafka_offset DESC) = 1;
 
 -- One row per point of a curve of the run page.
 CREATE OR REPLACE VIEW metrics AS

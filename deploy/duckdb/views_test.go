@@ -126,6 +126,8 @@ func expect(t testing.TB, db *sql.DB, query string, want ...string) {
 
 var views = []string{"traces", "nodes", "sample_groups", "samples", "outcomes", "rollouts", "policies", "evals", "metrics", "tasks", "batches", "dlq"}
 
+var questions = []string{"reward_by_step.sql", "never_solved.sql", "dropped.sql", "stale.sql", "filters.sql"}
+
 // Every view answers, with its columns, before there is any record.
 func TestViews_EmptyRun(t *testing.T) {
 	db := open(t, newRun(t))
@@ -133,7 +135,7 @@ func TestViews_EmptyRun(t *testing.T) {
 		expect(t, db, "SELECT count(*) FROM "+view, "0")
 	}
 	expect(t, db, "SELECT env, reward, len(nodes) FROM traces")
-	for _, question := range []string{"reward_by_step.sql", "never_solved.sql", "dropped.sql"} {
+	for _, question := range questions {
 		expect(t, db, source(t, question))
 	}
 }
@@ -204,7 +206,7 @@ func TestViews_Others(t *testing.T) {
 		row(t, &schemas.SampleGroup{Env: "catch", GroupID: 8, Reason: schemas.FateErrored}))
 	write(t, run, pipeline.TopicPolicies, row(t, &schemas.PolicyVersion{Version: 1, Step: 1, Kind: "full", Weights: schemas.BlobRef{URI: "weights/x", SHA256: "aa"},
 		NextOffsets: []int64{3, 4}, Metrics: map[string]float64{"loss": 0.1}}))
-	write(t, run, pipeline.TopicEvals, row(t, &schemas.EvalResult{Eval: "final", Env: "catch", Version: 9, K: 1, AvgAtK: 0.75, Baselines: map[string]float64{"random": 0.25}}))
+	write(t, run, pipeline.TopicEvals, row(t, &schemas.EvalResult{Eval: "final", Env: "catch", Version: 9, K: 1, AvgAtK: 0.75, AvgStderr: 0.125, PassStderr: 0.25, Baselines: map[string]float64{"random": 0.25}}))
 	write(t, run, pipeline.TopicMetrics, row(t, &schemas.MetricPoint{Name: "loss", Step: new(int64(2)), Value: 0.5, Labels: map[string]string{"env": "catch"}, TimeMs: 1_700_000_000_123}))
 	write(t, run, pipeline.TopicTasks("my-env"), row(t, &schemas.Task{Env: "my-env", GroupSize: 1, Seed: 5}))
 	write(t, run, pipeline.TopicTasks("catch"), row(t, &schemas.Task{Env: "catch", GroupSize: 1, Seed: 6}))
@@ -215,7 +217,7 @@ func TestViews_Others(t *testing.T) {
 	expect(t, db, "SELECT group_id, rollout_index, token_ids, mask, advantages, policy_start FROM samples", "7 2 [1 2] [0 1] [0 0.5] <nil>")
 	expect(t, db, "SELECT group_id, reason, len(samples) FROM sample_groups ORDER BY 1", "7  1", "8 errored 0")
 	expect(t, db, "SELECT version, weights.uri, checkpoint, next_offsets, metrics['loss'] FROM policies", "1 weights/x <nil> [3 4] 0.1")
-	expect(t, db, "SELECT version, avg_at_k - baselines['random'] FROM evals", "9 0.5")
+	expect(t, db, "SELECT version, avg_at_k - baselines['random'], avg_stderr, pass_stderr FROM evals", "9 0.5 0.125 0.25")
 	expect(t, db, "SELECT step, value, labels['env'], time::VARCHAR FROM metrics", "2 0.5 catch 2023-11-14 22:13:20.123")
 	expect(t, db, "SELECT env, kafka_topic, seed FROM tasks ORDER BY env", "catch tasks.catch 6", "my-env tasks.my-env 5")
 	expect(t, db, "SELECT step, token_ids FROM batches", "1 []")
@@ -264,6 +266,60 @@ func TestQuestions(t *testing.T) {
 		"0.444 catch packed  4 0.5 0 4 0",
 		"0.111 catch errored  1 <nil> <nil> 0 -4",
 		"1 wordle stale  1 0.25 <nil> 6 <nil>")
+}
+
+// Of an eval by hand that was resumed the newest result counts; the run's own have one each, and a second would be seen.
+func TestViews_EvalsByHand(t *testing.T) {
+	run := newRun(t)
+	result := func(eval string, version int64, policy string, errored int64) sink.Row {
+		return row(t, &schemas.EvalResult{Eval: eval, Env: "catch", K: 1, Version: version, Policy: policy, Errored: errored})
+	}
+	write(t, run, pipeline.TopicEvals, result("by-hand/a", 3, "", 2), result("catch", 3, "", 0), result("by-hand/a", 3, "", 0),
+		result("by-hand/b", 0, "teacher", 1), result("catch", 3, "", 1))
+	db := open(t, run)
+	expect(t, db, "SELECT eval, version, policy, errored FROM evals ORDER BY ALL",
+		"by-hand/a 3  0", "by-hand/b 0 teacher 1", "catch 3  0", "catch 3  1")
+}
+
+// The long rollouts go stale, and are the better ones.
+func TestQuestion_Stale(t *testing.T) {
+	run := newRun(t)
+	write(t, run, pipeline.TopicOutcomes,
+		outcome(t, "catch", 0, 1, schemas.FatePacked, 0, 10, 0, 0.5), outcome(t, "catch", 1, 1, schemas.FatePacked, 0, 20, 0.25, 0.75),
+		outcome(t, "catch", 2, 1, schemas.FateFiltered, 0, 99, 0, 0), outcome(t, "catch", 3, 1, schemas.FatePacked, 0, 30, 0.5, 0.5),
+		outcome(t, "catch", 4, 1, schemas.FateStale, 0, 40, 1, 0.5), outcome(t, "wordle", 5, 1, schemas.FatePacked, 0, 5, 1))
+	db := open(t, run)
+	ask := "SELECT env, quarter, shortest, longest, trained, stale, stale_share, trained_reward, stale_reward, reward_difference, round(standard_error, 3) FROM (" +
+		strings.TrimSuffix(strings.TrimSpace(source(t, "stale.sql")), ";") + ")"
+	expect(t, db, ask,
+		"catch all 10 40 6 2 0.25 0.4166666666666667 0.75 0.3333333333333333 0.271",
+		"catch 1 10 10 2 0 0 0.25 <nil> <nil> <nil>", "catch 2 20 20 2 0 0 0.5 <nil> <nil> <nil>",
+		"catch 3 30 30 2 0 0 0.5 <nil> <nil> <nil>", "catch 4 40 40 0 2 1 <nil> 0.75 <nil> <nil>",
+		"wordle all 5 5 1 0 0 1 <nil> <nil> <nil>", "wordle 4 5 5 1 0 0 1 <nil> <nil> <nil>")
+}
+
+func TestQuestion_Filters(t *testing.T) {
+	run := newRun(t)
+	group := func(env, reason, filter string, monitored map[string]int64, fates ...string) sink.Row {
+		sg := &schemas.SampleGroup{Env: env, Emitted: len(fates), Reason: reason, Filter: filter, Monitored: monitored}
+		if reason == "" {
+			sg.Samples = []schemas.Sample{{TokenIDs: schemas.PackInt32s([]int32{1}), Mask: []byte{1}, Logprobs: make([]byte, 4),
+				Advantages: make([]byte, 4), Temperatures: schemas.PackFloat32s([]float32{1})}}
+		}
+		for i, f := range fates {
+			sg.Rollouts = append(sg.Rollouts, schemas.RolloutFate{RolloutIndex: i, Fate: f})
+		}
+		return row(t, sg)
+	}
+	write(t, run, pipeline.TopicSamples,
+		group("catch", schemas.FateFiltered, "zero_advantage", nil, schemas.FateFiltered, schemas.FateFiltered),
+		group("catch", schemas.FateFiltered, "zero_advantage", map[string]int64{"gibberish": 2}, schemas.FateFiltered, schemas.FateFiltered),
+		group("catch", "", "", map[string]int64{"gibberish": 1, "length": 4}, "", schemas.FateFiltered),
+		group("catch", schemas.FateErrored, "", nil, schemas.FateErrored, schemas.FateErrored),
+		group("wordle", "", "", nil, ""))
+	expect(t, open(t, run), source(t, "filters.sql"),
+		"catch  drop 1 1 <nil> 0.125", "catch zero_advantage drop 2 4 <nil> 0.5",
+		"catch gibberish monitor 2 <nil> 3 <nil>", "catch length monitor 1 <nil> 4 <nil>")
 }
 
 // DuckDB is a large C++ library: nothing that ships imports it.

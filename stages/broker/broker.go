@@ -80,11 +80,16 @@ func Serve(ctx context.Context, dir string, cfg Config, log *slog.Logger, ready 
 	}
 	addr := cluster.ListenAddrs()[0]
 	log.Info("broker serves", "addr", addr, "data", dir)
+	if err := tell(dir, addr); err != nil {
+		cluster.Close()
+		return err
+	}
 	ready(addr)
 	<-ctx.Done()
+	err = tell(dir, "")
 	cluster.Close()
 	log.Info("broker stopped", "data", dir)
-	return nil
+	return err
 }
 
 // lock takes the data folder for this process alone; it waits for one that is still closing.
@@ -102,6 +107,9 @@ func lock(ctx context.Context, dir string) (unlock func(), err error) {
 	for {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
+			if err := f.Truncate(0); err != nil { // the address of a predecessor
+				return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
+			}
 			return func() { _ = f.Close() }, nil // closing releases the lock
 		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) {

@@ -15,6 +15,13 @@ func (p *pool) policy(version int64) {
 	}
 }
 
+// version is the newest policy version that is known.
+func (p *pool) version() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.newest
+}
+
 // sampled tells of the lowest policy version among a rollout's tokens.
 func (p *pool) sampled(j *job, version int64) {
 	p.mu.Lock()
@@ -25,10 +32,11 @@ func (p *pool) sampled(j *job, version int64) {
 	p.checkStale(j)
 }
 
-// checkStale cancels a job of which every sample would be stale: the next step to be cut is at least newest + 1.
+// checkStale cancels a job of which every sample would be stale: the next step to be cut is at least newest + 1. A frozen
+// policy is never stale.
 func (p *pool) checkStale(j *job) {
 	bound := int64(j.task.MaxOffPolicySteps)
-	if j.phase == running && bound >= 0 && j.start >= 0 && p.newest-j.start > bound {
+	if j.phase == running && j.task.Policy == "" && bound >= 0 && j.start >= 0 && p.newest-j.start > bound {
 		j.cancel(errStale)
 	}
 }

@@ -76,7 +76,7 @@ func serveChild(text string) error {
 	}}
 	cfg := DefaultConfig()
 	cfg.Concurrency = c.Slots
-	s, err := New(rt, cfg, map[string]env.Environment{"game": &lethal{index: c.Lethal}}, m)
+	s, err := New(rt, cfg, map[string]env.Environment{"game": &lethal{index: c.Lethal}}, m, nil)
 	if err != nil {
 		return err
 	}

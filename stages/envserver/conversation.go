@@ -68,6 +68,9 @@ func (c *conversation) say(p prompt, a inference.Completion, temperature float64
 		n := len(p.shown[k])
 		c.nodes[i].TokenIDs = schemas.PackInt32s(p.shown[k])
 		c.nodes[i].Mask, c.nodes[i].Logprobs = make([]byte, n), make([]byte, 4*n)
+		if b, ok := c.renderer.(Bounder); ok {
+			c.nodes[i].BodyFrom, c.nodes[i].BodyTo = b.Bounds(p.shown[k])
+		}
 	}
 	c.unseen = nil
 	r := reply{node: len(c.nodes), opening: p.opening, tokens: a.Tokens, ended: a.FinishReason == inference.FinishStop}
@@ -78,6 +81,7 @@ func (c *conversation) say(p prompt, a inference.Completion, temperature float64
 		TokenIDs: schemas.PackInt32s(slices.Concat(opening, a.Tokens)),
 		Mask:     slices.Concat(make([]byte, p.opening), slices.Repeat([]byte{1}, len(a.Tokens))),
 		Logprobs: schemas.PackFloat32s(slices.Concat(make([]float32, p.opening), a.Logprobs)),
+		BodyFrom: p.opening, BodyTo: p.opening + len(r.text()),
 	}
 	for _, v := range a.Versions {
 		node.Versions = append(node.Versions, schemas.VersionRun{Offset: p.opening + v.Offset, Version: v.Version})
@@ -111,12 +115,22 @@ func (c *conversation) reward(k int, rewards env.CharRewards) error {
 		return nil
 	}
 	r := c.replies[k]
+	values, err := r.reward(c.renderer, rewards)
+	if err != nil {
+		return fmt.Errorf("reply %d: %w", k, err)
+	}
+	c.nodes[r.node].TokenRewards = values
+	return nil
+}
+
+// reward spreads the rewards of the reply's characters over its tokens.
+func (r reply) reward(renderer Renderer, rewards env.CharRewards) (schemas.Float32s, error) {
 	text := r.text()
 	chars, end := slices.Clone(rewards), rewards[len(rewards)-1]
 	chars[len(chars)-1] = 0 // the end token is known here, and gets it below
-	values, err := chars.Tokens(r.content, widths(c.renderer, text, r.content))
+	values, err := chars.Tokens(r.content, widths(renderer, text, r.content))
 	if err != nil {
-		return fmt.Errorf("reply %d: %w", k, err)
+		return nil, err
 	}
 	if r.ended {
 		values = append(values, end)
@@ -124,12 +138,11 @@ func (c *conversation) reward(k int, rewards env.CharRewards) error {
 	out := make([]float32, r.opening, r.opening+len(values))
 	for _, v := range values {
 		if math.IsNaN(v) || math.Abs(v) > math.MaxFloat32 {
-			return fmt.Errorf("reply %d: a token's reward is %v", k, v)
+			return nil, fmt.Errorf("a token's reward is %v", v)
 		}
 		out = append(out, float32(v))
 	}
-	c.nodes[r.node].TokenRewards = schemas.PackFloat32s(out)
-	return nil
+	return schemas.PackFloat32s(out), nil
 }
 
 // text is the tokens that stand for the reply's text.

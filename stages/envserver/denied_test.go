@@ -40,7 +40,7 @@ func TestServerEndsWhenItMayNotWriteTraces(t *testing.T) {
 		return resp, nil, denied
 	})
 	cfg := DefaultConfig()
-	s, err := New(rt, cfg, map[string]env.Environment{"game": &game{}}, says(tokenizer(t), "hi"))
+	s, err := New(rt, cfg, map[string]env.Environment{"game": &game{}}, says(tokenizer(t), "hi"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

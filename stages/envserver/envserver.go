@@ -23,13 +23,23 @@
 //   - HandOver: what was given away in order (a rebalance, a stop) is recorded as not started. A rollout that runs when its
 //     partition goes elsewhere is run to its end here all the same, and begun again there.
 //   - SeedsOfCalls: the sampling seed of a model call depends on the task's seed and the number of the call alone.
+//   - Taught: where the environment has a teacher, every trace of training without error has its log-probabilities of
+//     every sampled token, given exactly the tokens before it. A teacher that fails fails the rollout.
+//
+// A task may name a frozen policy (a section [frozen.<name>], see inference.FrozenConfig), which then plays: its trace
+// names it, has no policy versions, and its rollout is never cancelled as stale; a version to which the task is pinned
+// says nothing to it. A teacher is a frozen policy too, or "self", the policy that is trained, which is shown a
+// demonstration of the environment (env.Demonstrator) as a system message before the conversation: ref_model then says
+// self@<version>, the one the task is pinned to or else the newest. The tokens are those of the trace, never rendered again,
+// and what the policy took at a temperature the teacher is asked about at that temperature. A fifth of a rollout's time is
+// the teacher's, which counts as scoring. Evals have no teacher.
 //
 // Optimisations: rollouts that can no longer meet the bound on off-policy steps (I3), or whose group is decided, are
 // cancelled. Outcomes are read from the oldest unfinished task on, so that a start takes as long on an old run as on a young
 // one. What is begun again is counted (prl_envserver_reruns_total): of one server that ends without warning the rollouts
 // that ran, of a rebalance those on the partitions that moved.
 //
-// The parts: rollout, conversation, episode, model and toolcalls play one rollout; group a task; pool shares the slots;
+// The parts: rollout, conversation, episode, model, teach and toolcalls play one rollout; group a task; pool shares the slots;
 // core and state are what the shell runs; publish, announce, follow and outcomes speak to Kafka; this file joins them.
 package envserver
 
@@ -66,17 +76,19 @@ type Server struct {
 	players    []*player // by name of the environment
 	processors []*pipeline.Processor
 	pool       *pool
+	model      Model
 	metrics    *metrics
 	ready      bool                           // the tokenizer is there; of the follower of policies
 	parse      func([]byte) (Renderer, error) // of a tokenizer.json
 }
 
-// New makes a server of environments by name. model answers the model calls; nil asks the server at cfg.ModelURL.
-func New(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment, model Generator) (*Server, error) {
-	return newServer(rt, cfg, envs, model, usual)
+// New makes a server of environments by name. model answers the model calls; nil asks the server at cfg.ModelURL. teachers
+// are, by environment, the frozen policies that score what is sampled, or inference.Self.
+func New(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment, model Model, teachers map[string]string) (*Server, error) {
+	return newServer(rt, cfg, envs, model, teachers, usual)
 }
 
-func newServer(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment, model Generator, often pace) (*Server, error) {
+func newServer(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment, model Model, teachers map[string]string, often pace) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -86,7 +98,7 @@ func newServer(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment
 	if model == nil {
 		model = inference.NewClient(cfg.ModelURL)
 	}
-	s := &Server{rt: rt, cfg: cfg, pool: newPool(cfg.Concurrency, cfg.MaxCrashes), parse: parseTokenizer}
+	s := &Server{rt: rt, cfg: cfg, pool: newPool(cfg.Concurrency, cfg.MaxCrashes), model: model, parse: parseTokenizer}
 	s.metrics = newMetrics(s.pool)
 	s.pool.rerun = s.metrics.rerun
 	if rt.Registry != nil {
@@ -103,6 +115,10 @@ func newServer(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment
 		p := &player{
 			environment: envs[name], info: info, caller: caller{model, cfg.Retries, time.Duration(cfg.RequestTimeout), warn}, format: hermes{},
 			envTimeout: time.Duration(cfg.EnvTimeout), model: cfg.Model, instance: rt.Instance,
+			teacher: teachers[name], newest: s.pool.version,
+		}
+		if _, ok := envs[name].(env.Demonstrator); p.teacher == inference.Self && !ok {
+			return nil, fmt.Errorf("envs.%s.teacher = %q: the environment has no demonstrations to show it (env.Demonstrator); name a frozen policy", name, inference.Self)
 		}
 		processor, err := pipeline.NewProcessor(rt, pipeline.ProcessorConfig{
 			Stage: "envserver", Group: group(name), Inputs: []string{pipeline.TopicTasks(name)}, Concurrency: cfg.Concurrency,

@@ -88,7 +88,7 @@ func (f *field) serve(instance string, leave bool, slots int, takes time.Duratio
 	}}
 	cfg := DefaultConfig()
 	cfg.Concurrency = slots
-	s, err := newServer(rt, cfg, map[string]env.Environment{"game": &game{}}, m, f.pace)
+	s, err := newServer(rt, cfg, map[string]env.Environment{"game": &game{}}, m, nil, f.pace)
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -79,12 +79,35 @@ func goOn(context.Context, int, env.Message) (env.Turn, error) {
 	return env.Turn{Messages: []env.Message{env.User("on")}}, nil
 }
 
-// model is a Generator that notes what it is asked.
+// model is a Model that notes what it is asked.
 type model struct {
 	answer func(ctx context.Context, call int, r inference.Request) (inference.Completion, error)
+	// known answers probes; nil thinks each token as likely as its id says
+	known func(ctx context.Context, call int, p inference.Probe) ([]float32, error)
 
 	mu       sync.Mutex
 	requests []inference.Request
+	probes   []inference.Probe
+}
+
+func (m *model) Probe(ctx context.Context, p inference.Probe) ([]float32, error) {
+	m.mu.Lock()
+	call := len(m.probes)
+	m.probes = append(m.probes, p)
+	m.mu.Unlock()
+	if m.known != nil {
+		return m.known(ctx, call, p)
+	}
+	return likely(p), nil
+}
+
+// likely is -id/100 for the tokens that a probe asks for.
+func likely(p inference.Probe) []float32 {
+	out := make([]float32, len(p.Tokens))
+	for i, on := range p.Mask {
+		out[i] = -float32(on) * float32(p.Tokens[i]) / 100
+	}
+	return out
 }
 
 func (m *model) Generate(ctx context.Context, r inference.Request) (inference.Completion, error) {
@@ -128,9 +151,9 @@ func tokenizer(t testing.TB) *lm.Tokenizer {
 	return tok
 }
 
-func testPlayer(t testing.TB, e env.Environment, m Generator) *player {
-	return &player{environment: e, info: e.Info(), caller: caller{m, 2, time.Minute, nil}, renderer: tokenizer(t), format: hermes{},
-		envTimeout: time.Minute, instance: "here"}
+func testPlayer(t testing.TB, e env.Environment, m Model) *player {
+	return &player{environment: e, info: e.Info(), caller: caller{m, 2, time.Minute, nil}, renderer: native{tokenizer(t)}, format: hermes{},
+		envTimeout: time.Minute, instance: "here", newest: func() int64 { return 9 }}
 }
 
 func testTask() *schemas.Task {

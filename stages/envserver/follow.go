@@ -8,7 +8,6 @@ import (
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/schemas"
-	"github.com/prl-project/prl/stages/internal/lm"
 )
 
 // followPause is the wait before a topic that could not be read is read again.
@@ -60,9 +59,11 @@ func (s *Server) read(ctx context.Context, open opener, tell func(context.Contex
 	return nil
 }
 
-// policy takes the tokenizer from the first policy version, with which rollouts may start, and tells the pool of all.
+// policy takes the tokenizer from the first policy version, with which rollouts may start once the model takes it, and
+// tells the pool of all.
 func (s *Server) policy(ctx context.Context, r schemas.Record) error {
 	v := r.(*schemas.PolicyVersion)
+	s.pool.policy(v.Version)
 	if !s.ready {
 		data, err := s.rt.Blobs.Get(ctx, v.Tokenizer)
 		if err != nil {
@@ -72,6 +73,11 @@ func (s *Server) policy(ctx context.Context, r schemas.Record) error {
 		if err != nil {
 			return pipeline.Fatal("tokenizer of version %d: %w", v.Version, err)
 		}
+		if v, ok := s.model.(Verifier); ok {
+			if err := v.Verify(ctx, data); err != nil {
+				return err
+			}
+		}
 		s.pool.mu.Lock()
 		for _, p := range s.players {
 			p.renderer = renderer
@@ -79,7 +85,6 @@ func (s *Server) policy(ctx context.Context, r schemas.Record) error {
 		s.pool.open, s.ready = true, true
 		s.pool.mu.Unlock()
 	}
-	s.pool.policy(v.Version)
 	return nil
 }
 
@@ -87,5 +92,3 @@ func (s *Server) outcome(_ context.Context, r schemas.Record) error {
 	s.pool.outcome(r.(*schemas.GroupOutcome))
 	return nil
 }
-
-func parseTokenizer(data []byte) (Renderer, error) { return lm.ParseTokenizer(data) }

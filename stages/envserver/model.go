@@ -12,11 +12,24 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/prl-project/prl/stages/inference"
+	"github.com/prl-project/prl/stages/internal/lm"
 )
 
 // A Generator continues sequences of tokens. An inference.Error that is not Retryable is not worth another try.
 type Generator interface {
 	Generate(ctx context.Context, r inference.Request) (inference.Completion, error)
+}
+
+// A Model is a Generator that also says how probable tokens are, as inference.Prober does.
+type Model interface {
+	Generator
+	Probe(ctx context.Context, p inference.Probe) ([]float32, error)
+}
+
+// A Verifier is a Model that is shown the run's tokenizer.json before anything is asked of it. An error is
+// pipeline.ErrFatal, or it is asked again.
+type Verifier interface {
+	Verify(ctx context.Context, tokenizer []byte) error
 }
 
 // A Renderer turns messages into tokens and tokens into text. A conversation is the concatenation of its messages, so
@@ -32,9 +45,26 @@ type Renderer interface {
 	Decode(ids []int32) string
 }
 
+// A Bounder is a Renderer that knows which tokens of a message it rendered stand for the content; the others are
+// scaffolding of the template.
+type Bounder interface {
+	Bounds(message []int32) (from, to int)
+}
+
+// native is the Renderer of the native models: a message is the role's token, the content, and the token that ends it.
+type native struct{ *lm.Tokenizer }
+
+// Bounds implements Bounder.
+func (native) Bounds(message []int32) (from, to int) { return 1, len(message) - 1 }
+
+func parseTokenizer(data []byte) (Renderer, error) {
+	t, err := lm.ParseTokenizer(data)
+	return native{t}, err
+}
+
 // caller makes model calls with retries.
 type caller struct {
-	model   Generator
+	model   Model
 	retries int
 	timeout time.Duration // of one try; 0 for none
 	warn    func(error)   // hears of every try that failed; nil for nobody
@@ -59,18 +89,41 @@ func warner(log *slog.Logger, url string) func(error) {
 	}
 }
 
-// generate asks until there is a completion, the retries are used up, or ctx ends. Every try asks for the same: it has
-// the same seed, and only one completion is ever looked at. If ctx ended before any try had failed by itself, the error
-// is context.Cause(ctx); so a model that is slow is told from one that is broken.
+// generate asks for a completion. Every try asks for the same: it has the same seed, and only one completion is ever
+// looked at.
 func (c caller) generate(ctx context.Context, r inference.Request) (inference.Completion, error) {
+	return again(ctx, c, func(ctx context.Context) (inference.Completion, error) {
+		completion, err := c.model.Generate(ctx, r)
+		if err != nil {
+			return completion, err
+		}
+		return completion, inexact(check(completion, r))
+	})
+}
+
+// probe asks for the log-probabilities of tokens.
+func (c caller) probe(ctx context.Context, p inference.Probe) ([]float32, error) {
+	return again(ctx, c, func(ctx context.Context) ([]float32, error) {
+		logprobs, err := c.model.Probe(ctx, p)
+		if err != nil {
+			return nil, err
+		}
+		return logprobs, inexact(checkProbed(logprobs, p))
+	})
+}
+
+// again calls once until it succeeds, the retries are used up, or ctx ends. If ctx ended before any try had failed by
+// itself, the error is context.Cause(ctx); so a model that is slow is told from one that is broken.
+func again[T any](ctx context.Context, c caller, once func(context.Context) (T, error)) (T, error) {
+	var none T
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = 200*time.Millisecond, 5*time.Second
 	var failed error
 	tries := 0
 	for ctx.Err() == nil {
-		completion, err := c.once(ctx, r)
+		answer, err := try(ctx, c, once)
 		if err == nil {
-			return completion, nil
+			return answer, nil
 		}
 		if ctx.Err() != nil {
 			break
@@ -88,9 +141,9 @@ func (c caller) generate(ctx context.Context, r inference.Request) (inference.Co
 		}
 	}
 	if failed == nil {
-		return inference.Completion{}, context.Cause(ctx)
+		return none, context.Cause(ctx)
 	}
-	return inference.Completion{}, fmt.Errorf("model call, try %d of %d: %w", tries, c.retries+1, failed)
+	return none, fmt.Errorf("model call, try %d of %d: %w", tries, c.retries+1, failed)
 }
 
 // permanent reports whether the same request would fail again.
@@ -102,23 +155,24 @@ func permanent(err error) bool {
 // errInexact is an answer that breaks the rules of token exactness.
 var errInexact = errors.New("the model's answer cannot be trained on")
 
-func (c caller) once(ctx context.Context, r inference.Request) (inference.Completion, error) {
+func inexact(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", errInexact, err)
+}
+
+func try[T any](ctx context.Context, c caller, once func(context.Context) (T, error)) (T, error) {
 	if c.timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("no answer in %v", c.timeout))
 		defer cancel()
 	}
-	completion, err := c.model.Generate(ctx, r)
+	answer, err := once(ctx)
 	if err != nil && ctx.Err() != nil {
-		return completion, context.Cause(ctx)
+		err = context.Cause(ctx)
 	}
-	if err != nil {
-		return completion, err
-	}
-	if err := check(completion, r); err != nil {
-		return completion, fmt.Errorf("%w: %w", errInexact, err)
-	}
-	return completion, nil
+	return answer, err
 }
 
 // check holds a completion to token exactness (I7).
@@ -127,15 +181,16 @@ func check(c inference.Completion, r inference.Request) error {
 	if n == 0 || n > r.MaxTokens || len(c.Logprobs) != n {
 		return fmt.Errorf("%d tokens of at most %d, with %d log-probabilities", n, r.MaxTokens, len(c.Logprobs))
 	}
-	for i, l := range c.Logprobs {
-		if v := float64(l); math.IsNaN(v) || math.IsInf(v, 0) || v > 1e-3 {
-			return fmt.Errorf("log-probability %d is %v", i, l)
-		}
+	if err := checkLogprobs(c.Logprobs); err != nil {
+		return err
 	}
 	for i, id := range c.Tokens {
 		if id < 0 {
 			return fmt.Errorf("token %d is %d", i, id)
 		}
+	}
+	if r.Policy != "" && len(c.Versions) > 0 {
+		return fmt.Errorf("version %d of a frozen policy", c.Versions[0].Version)
 	}
 	if len(c.Versions) > 0 && c.Versions[0].Offset != 0 {
 		return fmt.Errorf("the versions begin at token %d", c.Versions[0].Offset)
@@ -150,6 +205,22 @@ func check(c inference.Completion, r inference.Request) error {
 	}
 	if c.FinishReason != inference.FinishStop && c.FinishReason != inference.FinishLength {
 		return fmt.Errorf("finish reason %q", c.FinishReason)
+	}
+	return nil
+}
+
+func checkProbed(logprobs []float32, p inference.Probe) error {
+	if len(logprobs) != len(p.Tokens) {
+		return fmt.Errorf("%d log-probabilities for %d tokens", len(logprobs), len(p.Tokens))
+	}
+	return checkLogprobs(logprobs)
+}
+
+func checkLogprobs(logprobs []float32) error {
+	for i, l := range logprobs {
+		if v := float64(l); math.IsNaN(v) || math.IsInf(v, 0) || v > 1e-3 {
+			return fmt.Errorf("log-probability %d is %v", i, l)
+		}
 	}
 	return nil
 }

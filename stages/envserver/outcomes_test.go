@@ -57,7 +57,7 @@ func TestStartReadsOutcomesSinceTheOldestTask(t *testing.T) {
 		}
 	}
 	produceAt(t, rt, old, pipeline.TopicOutcomes, outcomes(0, 1000)...)
-	s, err := New(rt, DefaultConfig(), map[string]env.Environment{"game": &game{}}, says(tokenizer(t), "hi"))
+	s, err := New(rt, DefaultConfig(), map[string]env.Environment{"game": &game{}}, says(tokenizer(t), "hi"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,8 @@ type battle struct {
 	tasks  int // written
 	traces *pipeline.Follower
 	seen   map[rolloutID]int
-	by     map[string]int // traces by instance
+	by     map[string]int            // traces by instance
+	from   map[int64]map[string]bool // instances that a group has traces of
 	good   map[int64]bool
 	crash  []*schemas.Trace // that say their task was given up
 }
@@ -66,7 +67,7 @@ func newBattle(t *testing.T, brokers []string) *battle {
 		t.Fatal(err)
 	}
 	t.Cleanup(traces.Close)
-	return &battle{T: t, rt: rt, traces: traces, seen: map[rolloutID]int{}, by: map[string]int{}, good: map[int64]bool{},
+	return &battle{T: t, rt: rt, traces: traces, seen: map[rolloutID]int{}, by: map[string]int{}, from: map[int64]map[string]bool{}, good: map[int64]bool{},
 		config: childConfig{Brokers: brokers, Dir: dir, Run: rt.Run.Name, Partitions: rt.Run.TaskPartitions, Slots: 8, Takes: 150 * time.Millisecond}}
 }
 
@@ -123,6 +124,10 @@ func (b *battle) read(ctx context.Context, there func() bool) {
 			t := r.Value.(*schemas.Trace)
 			b.seen[rolloutID{t.GroupID, t.RolloutIndex, t.Attempt}]++
 			b.by[t.Instance]++
+			if b.from[t.GroupID] == nil {
+				b.from[t.GroupID] = map[string]bool{}
+			}
+			b.from[t.GroupID][t.Instance] = true
 			if len(t.Errors) == 0 {
 				b.good[t.GroupID] = true
 			} else {
@@ -159,8 +164,8 @@ func (b *battle) fewTwice() {
 	}
 }
 
-// unclean counts the ends without warning that all states together tell of, each task's highest.
-func (b *battle) unclean() int {
+// unclean are the groups of tasks of whose ends without warning the states tell.
+func (b *battle) unclean() []int64 {
 	b.Helper()
 	f, err := b.rt.Follow(pipeline.TopicState)
 	if err != nil {
@@ -175,29 +180,50 @@ func (b *battle) unclean() int {
 		partition int
 		offset    int64
 	}
-	most := map[task]int{}
+	counted := map[task]bool{}
 	for _, r := range recs {
 		s := r.Value.(*schemas.StageState)
 		for _, e := range entries(b, s.Core) {
-			k := task{s.Partition, e.offset}
-			most[k] = max(most[k], e.crashes)
+			if e.crashes > 0 {
+				counted[task{s.Partition, e.offset}] = true
+			}
 		}
 	}
-	sum := 0
-	for _, n := range most {
-		sum += n
+	var groups []int64
+	for _, r := range read(b, b.rt, pipeline.TopicTasks("game"), count(b.tasks)) {
+		if counted[task{int(r.Ref.Partition), r.Ref.Offset}] {
+			groups = append(groups, r.Value.(*schemas.Task).GroupID)
+		}
 	}
-	return sum
+	if len(groups) != len(counted) {
+		b.Fatalf("the states count %d tasks, of which %d were written", len(counted), len(groups))
+	}
+	return groups
 }
 
 func TestKilledServer(t *testing.T) {
 	fight(t, []string{"a", "b", "c"}, func(b *battle, children map[string]*child) {
+		first := int64(b.tasks - fireTasks)
+		b.await("trace of the server that is to be killed, of the last tasks", func() bool {
+			for group := first; group < int64(b.tasks); group++ {
+				if b.from[group]["b"] {
+					return true
+				}
+			}
+			return false
+		})
 		children["b"].signal(b.T, syscall.SIGKILL)
 		children["b"].killed(b.T)
 		b.all()
-		// What had ended since the last commit counts as running, too: it is listed as started.
-		if n, most := b.unclean(), 2*b.config.Slots; n == 0 || n > most {
-			b.Errorf("%d unclean ends are counted, want those of at most %d rollouts that were running or had just ended", n, most)
+		// What had ended since the last commit counts as running, too: it is listed as started. The rest was running.
+		counted, running := b.unclean(), 0
+		for _, group := range counted {
+			if !b.from[group]["b"] {
+				running++
+			}
+		}
+		if len(counted) == 0 || running > b.config.Slots {
+			b.Errorf("unclean ends of %d tasks are counted, %d of which had not ended; want some, and at most %d that were running", len(counted), running, b.config.Slots)
 		}
 		b.fewTwice()
 	})
@@ -226,7 +252,7 @@ func TestAddedServer(t *testing.T) {
 		b.start("c")
 		b.busyUntil("traces of the one that was added", func() bool { return b.by["c"] > 0 })
 		b.all()
-		if n := b.unclean(); n > 0 {
+		if n := len(b.unclean()); n > 0 {
 			b.Errorf("%d unclean ends are counted, and none was", n)
 		}
 		b.fewTwice()
@@ -241,7 +267,7 @@ func TestLeavingServer(t *testing.T) {
 			b.Fatalf("the server that left ended with %v", children["c"].cmd.ProcessState)
 		}
 		b.all()
-		if n := b.unclean(); n > 0 {
+		if n := len(b.unclean()); n > 0 {
 			b.Errorf("%d unclean ends are counted, and none was", n)
 		}
 		b.fewTwice()

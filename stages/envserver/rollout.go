@@ -23,13 +23,15 @@ type player struct {
 	envTimeout  time.Duration
 	model       string
 	instance    string
+	teacher     string       // frozen policy that scores sampled tokens, or inference.Self; empty for none
+	newest      func() int64 // policy version that is known
 }
 
 // A rollout is one run of the policy through a task. It is for one goroutine.
 //
 // A limit on the policy (tokens of a call or of the rollout, turns, the rollout's time) truncates it, and it is scored
-// like any other. What the policy never had a part in is a failure: an environment or a model that fails, a prompt
-// longer than the limit, time that was over before the first answer.
+// like any other. What the policy never had a part in is a failure: an environment, a model or a teacher that fails, a
+// prompt longer than the limit, time that was over before the first answer.
 type rollout struct {
 	*player
 	task  *schemas.Task
@@ -48,11 +50,24 @@ func (p *player) newRollout(t *schemas.Task, index int, run string, sampled func
 
 // play fills in the trace. An error is a failure, or why ctx was cancelled; the trace then holds what there was.
 func (r *rollout) play(ctx context.Context) error {
+	limit := time.Duration(r.task.TimeoutMs) * time.Millisecond
+	deadline := time.Now().Add(limit)
+	if !r.taught() {
+		return r.episode(ctx, deadline)
+	}
+	if err := r.episode(ctx, deadline.Add(-limit/teacherShare)); err != nil {
+		return err
+	}
+	return r.teach(ctx, deadline)
+}
+
+// episode plays and scores. The deadline is that of the policy's last answer.
+func (r *rollout) episode(ctx context.Context, deadline time.Time) error {
 	e := newEpisode(r.envTimeout)
 	defer e.close()
 	defer r.record()
 	start := time.Now()
-	deadline, timing := start.Add(time.Duration(r.task.TimeoutMs)*time.Millisecond), &r.trace.Timing
+	timing := &r.trace.Timing
 	open, err := e.begin(ctx, r.environment, json.RawMessage(r.task.Task), env.Split(r.task.Split), int(r.task.TaskIndex), r.task.GroupSeed)
 	timing.SetupMs = since(start)
 	if open.task != nil {
@@ -116,11 +131,15 @@ func (r *rollout) converse(ctx context.Context, e *episode, deadline time.Time, 
 		if room < 1 {
 			return r.end(stopMaxTokens)
 		}
-		start := time.Now()
-		answer, err := r.caller.generate(timed, inference.Request{
+		request := inference.Request{
 			Tokens: prompt.tokens, MaxTokens: min(room, r.task.MaxTokens), Temperature: r.task.Temperature, TopP: r.task.TopP,
-			Seed: mix(r.trace.Seed, call), StopTokens: []int32{r.renderer.EOS()}, PinVersion: r.task.PinVersion, Model: r.model,
-		})
+			Seed: mix(r.trace.Seed, call), StopTokens: []int32{r.renderer.EOS()}, PinVersion: r.task.PinVersion, Policy: r.task.Policy, Model: r.model,
+		}
+		if r.task.Policy != "" {
+			request.PinVersion = nil // it has no versions
+		}
+		start := time.Now()
+		answer, err := r.caller.generate(timed, request)
 		timing.GenerationMs += since(start)
 		if errors.Is(err, errDeadline) && call > 0 {
 			return r.end(stopDeadline)

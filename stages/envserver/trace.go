@@ -54,7 +54,7 @@ func newTrace(t *schemas.Task, index int, run, version, model, instance string) 
 		Env: t.Env, EnvVersion: version, Eval: t.Eval, GroupID: t.GroupID, GroupSize: t.GroupSize, RolloutIndex: index,
 		Attempt: t.Attempt, GroupRun: run, Split: t.Split, TaskIndex: t.TaskIndex, Task: t.Task, GroupSeed: t.GroupSeed,
 		Seed: t.Seed, PinVersion: t.PinVersion, Step: t.Step, Wave: t.Wave, WaveFirst: t.WaveFirst, WaveLast: t.WaveLast,
-		Model: model, Instance: instance,
+		Policy: t.Policy, Model: model, Instance: instance,
 	}
 	if t.RolloutIndex < 0 {
 		trace.Seed = mix(t.Seed, -1-index)

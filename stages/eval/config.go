@@ -15,13 +15,18 @@ import (
 type Config struct {
 	// Env is the environment.
 	Env string `toml:"env"`
-	// Examples is the number of held-out tasks, from the first on. Where the environment has fewer they come again, with
+	// Examples is the number of held-out tasks, from First on. Where the environment has fewer they come again, with
 	// other seeds.
 	Examples int `toml:"examples"`
+	// First is the held-out task of the first example, from 0: several suites can share an environment's tasks.
+	First int64 `toml:"first"`
 	// K is the number of rollouts of each example.
 	K int `toml:"k"`
 	// Temperature of sampling; 0 is greedy.
 	Temperature float64 `toml:"temperature"`
+	// MaxTokens and MaxRolloutTokens are as in [envs.<name>]; 0 for those of the environment.
+	MaxTokens        int `toml:"max_tokens"`
+	MaxRolloutTokens int `toml:"max_rollout_tokens"`
 	// PassThreshold is the reward at which a rollout counts as correct, for pass@k.
 	PassThreshold float64 `toml:"pass_threshold"`
 	// Interval says which policy versions are measured: its multiples, version 0 and the final one; 0 for these two only.
@@ -51,10 +56,14 @@ func (c Config) Validate(name string) error {
 		return fmt.Errorf("evals.%s.env is empty: name the environment", name)
 	case c.Examples < 1 || c.Examples > maxExamples:
 		return fmt.Errorf("evals.%s.examples = %d: 1 to %d", name, c.Examples, maxExamples)
+	case c.First < 0:
+		return fmt.Errorf("evals.%s.first = %d: 0 for the first held-out task, or more", name, c.First)
 	case c.K < 1 || c.K > maxK:
 		return fmt.Errorf("evals.%s.k = %d: 1 to %d", name, c.K, maxK)
 	case !(c.Temperature == 0 || c.Temperature >= 0.01 && c.Temperature <= 10):
 		return fmt.Errorf("evals.%s.temperature = %v: 0 for greedy, or 0.01 to 10", name, c.Temperature)
+	case c.MaxTokens < 0 || c.MaxRolloutTokens < 0:
+		return fmt.Errorf("evals.%s.max_tokens = %d, max_rollout_tokens = %d: 0 for those of the environment, or more", name, c.MaxTokens, c.MaxRolloutTokens)
 	case math.IsNaN(c.PassThreshold):
 		return fmt.Errorf("evals.%s.pass_threshold = %v: a number", name, c.PassThreshold)
 	case c.Interval < 0:
@@ -65,6 +74,17 @@ func (c Config) Validate(name string) error {
 		return fmt.Errorf("evals.%s.permits = %d: at least k = %d, or no example is ever played", name, c.Permits, c.K)
 	}
 	return nil
+}
+
+// limits are the token limits of the eval's tasks, as EnvConfig.Limits gives them.
+func (c Config) limits(run pipeline.RunConfig, env emitter.EnvConfig) (maxTokens, maxRolloutTokens int) {
+	if c.MaxTokens > 0 {
+		env.MaxTokens = c.MaxTokens
+	}
+	if c.MaxRolloutTokens > 0 {
+		env.MaxRolloutTokens = c.MaxRolloutTokens
+	}
+	return env.Limits(run)
 }
 
 const (
@@ -81,6 +101,12 @@ func Validate(run pipeline.RunConfig, em emitter.Config, envs map[string]emitter
 		c := evals[name]
 		if err := c.Validate(name); err != nil {
 			return err
+		}
+		if pipeline.EvalByHand(name) {
+			return fmt.Errorf("evals.%q: names that begin so are those of evals by hand; choose another", name)
+		}
+		if c.MaxRolloutTokens > run.SeqLen {
+			return fmt.Errorf("evals.%s.max_rollout_tokens = %d is above run.seq_len = %d, the longest sequence that is served", name, c.MaxRolloutTokens, run.SeqLen)
 		}
 		if _, ok := envs[c.Env]; !ok {
 			return fmt.Errorf("evals.%s.env = %q: no section [envs.%s]", name, c.Env, c.Env)

@@ -18,6 +18,10 @@
 //
 // Invariants, each with a test of its name: OneResult (per eval and due version), OneOutcome (per example), Pinned (no
 // other version's rollouts count).
+//
+// An eval by hand (ByHand) measures one version now, of a run that goes on or has ended, with the same bookkeeping and a
+// process of its own. Its name begins with pipeline.ByHandPrefix, so its groups, permits and results are apart from those
+// of the run, whose stages pass over them. It keeps no state: left in the middle it goes on from what the topics hold.
 package eval
 
 import (
@@ -59,13 +63,17 @@ type version struct {
 	final  bool
 }
 
-// eval is a configured eval.
+// eval is a configured eval, or one by hand.
 type eval struct {
-	name string
-	cfg  Config
-	env  *schedule.Env
-	ids  int64 // groups of this eval so far; part of State
-	run  *round
+	name   string
+	seeds  string // name that its seeds derive from
+	cfg    Config
+	env    *schedule.Env
+	policy string // frozen policy it measures; empty for versions of the one that is trained
+	byHand bool   // what failed stays open, to be played again
+	games  []Game // of an eval by hand that plays recorded ones; else nil
+	ids    int64  // groups of this eval so far; part of State
+	run    *round
 }
 
 // New checks the configuration and returns the factory of the one core.
@@ -85,7 +93,7 @@ func newCore(run pipeline.RunConfig, envs map[string]emitter.EnvConfig, evals ma
 	c := &Core{run: run, envs: envs, tables: schedule.NewEnvs(slices.Collect(maps.Keys(envs)), run.TaskPartitions)}
 	for _, name := range slices.Sorted(maps.Keys(evals)) {
 		cfg := evals[name]
-		c.evals = append(c.evals, &eval{name: name, cfg: cfg, env: c.tables[c.tables.Index(cfg.Env)]})
+		c.evals = append(c.evals, &eval{name: name, seeds: name, cfg: cfg, env: c.tables[c.tables.Index(cfg.Env)]})
 	}
 	if state != nil {
 		if err := c.restore(state); err != nil {
@@ -125,13 +133,18 @@ func (c *Core) Table(r pipeline.Record) error {
 // Produced hears which offsets the tasks got.
 func (c *Core) Produced(refs []pipeline.Ref) { c.tables.Produced(refs) }
 
-// Process takes a Trace of an eval. One of an example that is decided already is dropped.
+// Process takes a Trace of an eval. One of an example that is decided already is dropped, and so are those of evals by hand,
+// which other processes run.
 func (c *Core) Process(r pipeline.Record, out *pipeline.Out) error {
 	t, ok := r.Value.(*schemas.Trace)
 	if !ok {
 		return fmt.Errorf("%s is no trace", r.Value.SchemaName())
 	}
 	i := slices.IndexFunc(c.evals, func(e *eval) bool { return e.name == t.Eval })
+	if i < 0 && pipeline.EvalByHand(t.Eval) {
+		out.Finish(r.Ref)
+		return nil
+	}
 	if i < 0 {
 		return fmt.Errorf("eval %q is not configured", t.Eval)
 	}

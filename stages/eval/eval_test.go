@@ -182,6 +182,35 @@ func TestPermitsBoundEachEval(t *testing.T) {
 	}
 }
 
+// TestSuitesOfOneEnvironment has two evals of one environment, each with tasks, limits, deadlines and figures of its own.
+func TestSuitesOfOneEnvironment(t *testing.T) {
+	w := ready(t, func(evals map[string]Config) {
+		easy, hard := DefaultConfig(), DefaultConfig()
+		easy.Env, easy.Examples, easy.PassThreshold = "wordle", 10, 0.5
+		hard.Env, hard.Examples, hard.First, hard.K, hard.Temperature, hard.Permits = "wordle", 4, 98, 2, 0.7, 4
+		hard.MaxTokens, hard.MaxRolloutTokens, hard.Timeout = 8, 32, pipeline.Duration(second)
+		clear(evals)
+		evals["easy"], evals["hard"] = easy, hard
+	})
+	w.policy(0, false)
+	w.playAll(0.5)
+	tasks, count := map[string]string{}, map[string]int{}
+	for _, task := range w.tasks {
+		if task.RolloutIndex == 0 {
+			tasks[task.Eval] += fmt.Sprint(task.TaskIndex, " ")
+		}
+		if count[task.Eval]++; task.Eval == "hard" && (task.MaxTokens != 8 || task.MaxRolloutTokens != 32 || task.Temperature != 0.7 || task.TimeoutMs != 1000) {
+			t.Errorf("task %+v", task)
+		}
+	}
+	if tasks["easy"] != "0 1 2 3 4 5 6 7 8 9 " || tasks["hard"] != "98 99 0 1 " || count["easy"] != 10 || count["hard"] != 8 {
+		t.Errorf("tasks %v, %v", tasks, count)
+	}
+	if len(w.results) != 2 || w.results[0].PassAtK+w.results[1].PassAtK != 1 || w.results[0].AvgAtK != 0.5 {
+		t.Errorf("results %+v", w.results)
+	}
+}
+
 func TestWaitsForTheEnvironment(t *testing.T) {
 	w := newWorld(t, nil)
 	w.policy(0, false)
@@ -237,6 +266,9 @@ func TestValidateSaysWhatIsAllowed(t *testing.T) {
 		`no section [envs.chess]`:             func(c *Config) { c.Env = "chess" },
 		"evals.balls.examples = 0: 1 to":      func(c *Config) { c.Examples = 0 },
 		"evals.balls.k = 0: 1 to":             func(c *Config) { c.K = 0 },
+		"evals.balls.first = -1":              func(c *Config) { c.First = -1 },
+		"evals.balls.max_tokens = -1":         func(c *Config) { c.MaxTokens = -1 },
+		"max_rollout_tokens = 65 is above":    func(c *Config) { c.MaxRolloutTokens = 65 },
 		"evals.balls.temperature = -1":        func(c *Config) { c.Temperature = -1 },
 		"evals.balls.interval = -1":           func(c *Config) { c.Interval = -1 },
 		"evals.balls.permits = 1: at least k": func(c *Config) { c.Permits = 1 },

@@ -9,9 +9,43 @@ import (
 
 // example collects the rollouts of one held-out task.
 type example struct {
+	task     int64     // held-out task, as its traces say
 	attempts []attempt // until it is decided
 	decided  bool
 	rollouts []*rollout
+	asked    []int // of an eval by hand: the attempt asked for last, by rollout; nil where that is 0 of all
+	due      []ask // of an eval by hand that goes on: what is asked for now; nil for all rollouts
+}
+
+// ask names a task of an example: a rollout and its attempt; index -1 is the whole group.
+type ask struct{ index, attempt int }
+
+// asks are the tasks to be emitted for an example. What was due and has come late meanwhile is not asked for.
+func (x *example) asks(k int, whole bool) []ask {
+	if x.decided {
+		return nil
+	}
+	if x.due != nil {
+		return slices.DeleteFunc(slices.Clone(x.due), func(a ask) bool {
+			return a.index >= 0 && slices.ContainsFunc(x.attempts, func(run attempt) bool { return run.rollouts[a.index] != nil })
+		})
+	}
+	if whole {
+		return []ask{{-1, 0}}
+	}
+	all := make([]ask, k)
+	for i := range all {
+		all[i].index = i
+	}
+	return all
+}
+
+// attempt is the number of the attempt at a rollout that was asked for last.
+func (x *example) attempt(index int) int {
+	if x.asked == nil {
+		return 0
+	}
+	return x.asked[index]
 }
 
 // attempt is one run of the whole example: all traces where rollouts are tasks of their own, one run's where the
@@ -30,23 +64,31 @@ type rollout struct {
 
 func (r *rollout) ok() bool { return r.fate.Fate == schemas.FateEvaluated }
 
-// accepts refuses a trace that is not of the round's version or shape.
+// accepts refuses a trace that is not of the round's version, or policy, or shape.
 func (r *round) accepts(t *schemas.Trace) error {
 	if t.GroupSize != r.K || t.RolloutIndex < 0 || t.RolloutIndex >= r.K {
 		return fmt.Errorf("group %d of eval %s: rollout %d of %d, where %d were emitted", t.GroupID, t.Eval, t.RolloutIndex, t.GroupSize, r.K)
 	}
 	other := func(v *int64) bool { return v != nil && *v != r.Version }
+	if t.Policy != r.policy {
+		return fmt.Errorf("group %d of eval %s: played by the policy %q, not %q", t.GroupID, t.Eval, t.Policy, r.policy)
+	}
+	if r.policy != "" {
+		return nil
+	}
 	if t.PinVersion == nil || other(t.PinVersion) || len(t.Errors) == 0 && (other(t.PolicyStart) || other(t.PolicyEnd)) {
 		return fmt.Errorf("group %d of eval %s: played by another version than %d", t.GroupID, t.Eval, r.Version)
 	}
 	return nil
 }
 
-// add notes a trace and reports whether it changed anything: the first of an index does, and the first without error.
+// add notes a trace and reports whether it changed anything: the first of an index does, and the first without error. A
+// failure of an earlier attempt than the last changes nothing.
 func (x *example) add(t *schemas.Trace, k int) bool {
-	if x.decided {
+	if x.decided || len(t.Errors) > 0 && t.Attempt < x.attempt(t.RolloutIndex) {
 		return false
 	}
+	x.task = t.TaskIndex
 	i := slices.IndexFunc(x.attempts, func(a attempt) bool { return a.groupRun == t.GroupRun })
 	if i < 0 {
 		i = len(x.attempts)

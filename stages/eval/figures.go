@@ -2,6 +2,7 @@ package eval
 
 import (
 	"maps"
+	"math"
 	"slices"
 
 	"github.com/prl-project/prl/schemas"
@@ -12,7 +13,7 @@ type figures struct {
 	k              int
 	threshold      float64
 	ok, failed     int64
-	avg, pass      mean // over examples
+	avg, pass      clustered
 	reward, metric map[string]*mean
 }
 
@@ -31,13 +32,55 @@ func (m *mean) value() float64 {
 	return m.sum / float64(m.n)
 }
 
+// clustered is a mean over examples with its standard error.
+type clustered struct {
+	mean
+	origin float64       // the first value: sums are of distances from it, which cancel less
+	at     map[int64]int // index into clusters, by task
+	tasks  []mean        // in the order in which they came
+}
+
+func (c *clustered) add(task int64, v float64) {
+	if c.n == 0 {
+		c.origin, c.at = v, map[int64]int{}
+	}
+	i, known := c.at[task]
+	if !known {
+		i = len(c.tasks)
+		c.at[task], c.tasks = i, append(c.tasks, mean{})
+	}
+	c.tasks[i].add(v - c.origin)
+	c.mean.add(v)
+}
+
+// stderr is the standard error of the mean, √(G/(G-1) · Σ(sum of v - mean over a task)²) / n for n examples of G tasks; 0
+// where fewer than two tasks say nothing of it. An example's value is the mean of its rollouts, which share a task and are
+// not independent, nor are examples of one task: each task is a cluster (arXiv:2411.00640, section 2.2). Where every
+// example has a task of its own it is √(Σ(v - mean)² / (n-1) / n).
+func (c *clustered) stderr() float64 {
+	groups := float64(len(c.tasks))
+	if groups < 2 {
+		return 0
+	}
+	var all mean
+	for _, t := range c.tasks {
+		all.sum, all.n = all.sum+t.sum, all.n+t.n
+	}
+	squares := 0.0
+	for _, t := range c.tasks {
+		d := t.sum - float64(t.n)*all.value()
+		squares += d * d
+	}
+	return math.Sqrt(squares*groups/(groups-1)) / float64(all.n)
+}
+
 func newFigures(k int, threshold float64) *figures {
 	return &figures{k: k, threshold: threshold, reward: map[string]*mean{}, metric: map[string]*mean{}}
 }
 
-// add takes the rollouts of one example. Failed rollouts, and those to which no reward applies, are outside the means;
+// add takes the rollouts of one example of a task. Failed rollouts, and those to which no reward applies, are outside the means;
 // an example with fewer than k others is outside pass@k, which is not defined for it.
-func (f *figures) add(rollouts []*rollout) {
+func (f *figures) add(task int64, rollouts []*rollout) {
 	var rewards mean
 	correct := 0
 	for _, r := range rollouts {
@@ -63,10 +106,10 @@ func (f *figures) add(rollouts []*rollout) {
 		}
 	}
 	if rewards.n > 0 {
-		f.avg.add(rewards.value())
+		f.avg.add(task, rewards.value())
 	}
 	if rewards.n >= f.k {
-		f.pass.add(passAtK(rewards.n, correct, f.k))
+		f.pass.add(task, passAtK(rewards.n, correct, f.k))
 	}
 }
 
@@ -80,6 +123,7 @@ func addTo(m map[string]*mean, name string, v float64) {
 func (f *figures) write(res *schemas.EvalResult) {
 	res.Episodes, res.Errored = f.ok, f.failed
 	res.AvgAtK, res.PassAtK = f.avg.value(), f.pass.value()
+	res.AvgStderr, res.PassStderr = f.avg.stderr(), f.pass.stderr()
 	res.Rewards, res.Metrics = values(f.reward), values(f.metric)
 }
 

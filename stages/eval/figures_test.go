@@ -52,7 +52,9 @@ func TestResult(t *testing.T) {
 		}
 	}
 	near("avg@2", got.AvgAtK, (0.6+0.5+0.15)/3)
-	near("pass@2", got.PassAtK, (1+0)/2.0) // the second example has one rollout only
+	near("pass@2", got.PassAtK, (1+0)/2.0)                                                 // the second example has one rollout only
+	near("stderr of avg@2", got.AvgStderr, math.Sqrt((0.55*0.55+0.25*0.25+0.8*0.8)/9/2/3)) // 0.6, 0.5, 0.15 around 1.25/3
+	near("stderr of pass@2", got.PassStderr, 0.5)                                          // √(0.5/2): 1 and 0 around 0.5
 	near("score", got.Rewards["score"], (1+0.2+0.5+0+0.3)/5)
 	near("never", got.Rewards["never"], 4)
 	near("turns", got.Metrics["turns"], (2+1.2+1.5+1.3)/4)
@@ -65,11 +67,47 @@ func TestResult(t *testing.T) {
 
 func TestNothingToAverage(t *testing.T) {
 	f := newFigures(1, 1)
-	f.add([]*rollout{newRollout(&schemas.Trace{Errors: []schemas.TraceError{{Type: schemas.ErrorCancelled}}})})
-	f.add([]*rollout{newRollout(&schemas.Trace{})}) // no reward applies
+	f.add(0, []*rollout{newRollout(&schemas.Trace{Errors: []schemas.TraceError{{Type: schemas.ErrorCancelled}}})})
+	f.add(1, []*rollout{newRollout(&schemas.Trace{})}) // no reward applies
 	var res schemas.EvalResult
 	f.write(&res)
-	if res.AvgAtK != 0 || res.PassAtK != 0 || res.Episodes != 1 || res.Errored != 1 {
+	if res.AvgStderr != 0 || res.PassStderr != 0 || res.AvgAtK != 0 || res.PassAtK != 0 || res.Episodes != 1 || res.Errored != 1 {
 		t.Errorf("%+v", res)
+	}
+}
+
+// TestStandardError is over tasks: rollouts of one example that agree are one piece of evidence, not k, and so are
+// examples of one task.
+func TestStandardError(t *testing.T) {
+	const big = 1e9 // far from 0, so that sums of squares would cancel
+	for _, c := range []struct {
+		name    string
+		tasks   int64
+		rewards [][]float64
+		want    float64
+	}{
+		{"nothing", 9, nil, 0},
+		{"one example", 9, [][]float64{{1, 0}}, 0},
+		{"all alike", 9, [][]float64{{1}, {1}, {1}}, 0},
+		{"four examples", 9, [][]float64{{1}, {0}, {1}, {0}}, math.Sqrt(1.0 / 3 / 4)},
+		{"four examples of three rollouts", 9, [][]float64{{1, 1, 1}, {0, 0, 0}, {1, 1, 1}, {0, 0, 0}}, math.Sqrt(1.0 / 3 / 4)},
+		{"spread within examples only", 9, [][]float64{{1, 0}, {0, 1}}, 0},
+		{"far from 0", 9, [][]float64{{big + 1}, {big}, {big + 1}, {big}}, math.Sqrt(1.0 / 3 / 4)},
+		{"two tasks, twice", 2, [][]float64{{1}, {0}, {1}, {0}}, 0.5}, // of 1 and 0: √(0.5/2)
+		{"one task again and again", 1, [][]float64{{1}, {0}, {1}, {0}}, 0},
+		{"two of one task, one of another", 2, [][]float64{{1}, {0}, {0}}, math.Sqrt(2.0*2/9) / 3}, // ±1/3 twice, and G = 2
+	} {
+		f := newFigures(1, 2)
+		for i, rewards := range c.rewards {
+			var rollouts []*rollout
+			for _, r := range rewards {
+				rollouts = append(rollouts, newRollout(&schemas.Trace{Reward: &r}))
+			}
+			f.add(int64(i)%c.tasks, rollouts)
+		}
+		var res schemas.EvalResult
+		if f.write(&res); math.Abs(res.AvgStderr-c.want) > 1e-9 {
+			t.Errorf("%s: %v, want %v", c.name, res.AvgStderr, c.want)
+		}
 	}
 }

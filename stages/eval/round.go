@@ -12,14 +12,18 @@ import (
 type round struct {
 	Env      string  `json:"env"`
 	Version  int64   `json:"version"`
-	First    int64   `json:"first"` // its first group
+	First    int64   `json:"first"`      // its first group
+	Task     int64   `json:"first_task"` // held-out task of its first example
 	Examples int     `json:"examples"`
 	K        int     `json:"k"`
 	Emitted  []batch `json:"emitted"`
-	Expired  int     `json:"expired"` // examples, in order, whose deadline has passed
+	Expired  int     `json:"expired"` // examples, in the order they are played, whose deadline has passed
 
-	examples []example // those emitted
-	decided  int
+	policy   string         // frozen policy that plays; empty for the version
+	examples []example      // all of them
+	order    []int          // the examples that are played, where not all are
+	emitted  int            // of those played
+	decided  int            // of those played
 	refs     []pipeline.Ref // unfinished traces
 }
 
@@ -29,44 +33,63 @@ type batch struct {
 	Count int   `json:"count"`
 }
 
+// plays is the number of examples that are played.
+func (r *round) plays() int {
+	if r.order != nil {
+		return len(r.order)
+	}
+	return r.Examples
+}
+
+// at is the n-th example that is played.
+func (r *round) at(n int) int {
+	if r.order != nil {
+		return r.order[n]
+	}
+	return n
+}
+
 func (e *eval) start(version int64) {
-	e.run = &round{Env: e.cfg.Env, Version: version, First: e.ids, Examples: e.cfg.Examples, K: e.cfg.K}
+	e.run = &round{
+		Env: e.cfg.Env, Version: version, First: e.ids, Task: e.cfg.First, Examples: e.cfg.Examples, K: e.cfg.K,
+		policy: e.policy, examples: make([]example, e.cfg.Examples),
+	}
 }
 
 // emit writes the tasks of as many examples as there are permits for.
 func (c *Core) emit(e *eval, out *pipeline.Out) {
-	r, count := e.run, 0
-	for len(r.examples) < r.Examples && (len(r.examples)-r.decided+1)*r.K <= e.cfg.Permits {
-		t := c.task(e, len(r.examples))
-		r.examples = append(r.examples, example{})
-		e.ids++
-		count++
-		first, last := 0, r.K-1
-		if e.env.Info.GroupScoring {
-			first, last = -1, -1
-		}
-		for i := first; i <= last; i++ {
+	r, before := e.run, e.run.emitted
+	for r.emitted < r.plays() && (r.emitted-r.decided+1)*r.K <= e.cfg.Permits {
+		i := r.at(r.emitted)
+		t := c.task(e, i)
+		for _, a := range r.examples[i].asks(r.K, e.env.Info.GroupScoring) {
 			rollout := t
-			rollout.RolloutIndex, rollout.Seed = i, schedule.RolloutSeed(t.GroupSeed, i)
+			rollout.RolloutIndex, rollout.Attempt, rollout.Seed = a.index, a.attempt, schedule.RolloutSeed(t.GroupSeed, a.index)
 			out.EmitTo(pipeline.TopicTasks(t.Env), e.env.Queues.Next(), &rollout)
 		}
+		r.emitted++
+		e.ids = max(e.ids, t.GroupID+1)
 	}
-	if count > 0 {
-		r.Emitted = append(r.Emitted, batch{c.clock.Ran, count})
+	if n := r.emitted - before; n > 0 {
+		r.Emitted = append(r.Emitted, batch{c.clock.Ran, n})
 	}
 }
 
 // task is what the tasks of an example have in common.
 func (c *Core) task(e *eval, i int) schemas.Task {
-	maxTokens, maxRolloutTokens := c.envs[e.cfg.Env].Limits(c.run)
-	pin := e.run.Version
-	return schemas.Task{
+	maxTokens, maxRolloutTokens := e.cfg.limits(c.run, c.envs[e.cfg.Env])
+	g := c.game(e, i)
+	t := schemas.Task{
 		Env: e.cfg.Env, Eval: e.name, GroupID: e.run.First + int64(i), GroupSize: e.run.K,
-		Split: schemas.SplitEval, TaskIndex: int64(i) % e.env.Info.EvalTasks,
-		GroupSeed: schedule.GroupSeed(c.run.Seed, e.name, int64(i)), PinVersion: &pin,
+		Split: g.Split, TaskIndex: g.TaskIndex, GroupSeed: g.GroupSeed, Policy: e.policy,
 		Temperature: e.cfg.Temperature, TopP: 1, MaxTokens: maxTokens, MaxRolloutTokens: maxRolloutTokens,
 		TimeoutMs: e.cfg.Timeout.Milliseconds(), MaxOffPolicySteps: -1,
 	}
+	if e.policy == "" {
+		pin := e.run.Version
+		t.PinVersion = &pin
+	}
+	return t
 }
 
 // expire writes, once, an errored trace for each rollout of the examples whose deadline has passed; they are decided
@@ -79,14 +102,18 @@ func (c *Core) expire(e *eval, out *pipeline.Out) {
 		}
 		end += b.Count
 	}
-	for i := r.Expired; i < end; i++ {
-		if r.examples[i].decided {
+	for n := r.Expired; n < end; n++ {
+		i := r.at(n)
+		x := &r.examples[i]
+		if x.decided {
 			continue
 		}
 		t := c.task(e, i)
 		for index := range r.K {
-			out.Emit(pipeline.TopicEvalTraces, schedule.Ended(&t, index, 0, e.env.Info.Version, stage, schemas.ErrorTimedOut,
-				"the example was open for more than "+e.cfg.GroupTimeout.String()))
+			ended := schedule.Ended(&t, index, x.attempt(index), e.env.Info.Version, stage, schemas.ErrorTimedOut,
+				"the example was open for more than "+e.cfg.GroupTimeout.String())
+			ended.Policy = t.Policy
+			out.Emit(pipeline.TopicEvalTraces, ended)
 		}
 	}
 	r.Expired = max(r.Expired, end)
@@ -111,11 +138,13 @@ func (e *eval) take(ref pipeline.Ref, t *schemas.Trace, out *pipeline.Out) error
 	}
 	x.decide(rollouts)
 	r.decided++
-	out.Emit(pipeline.TopicOutcomes, outcome(t, rollouts))
-	if r.decided < r.Examples {
+	if !e.byHand || !failedSome(rollouts) {
+		out.Emit(pipeline.TopicOutcomes, outcome(t, rollouts))
+	}
+	if r.decided < r.plays() {
 		return nil
 	}
-	out.Emit(pipeline.TopicEvals, e.result())
+	out.Emit(pipeline.TopicEvals, e.result(r))
 	for _, ref := range r.refs {
 		out.Finish(ref)
 	}
@@ -123,13 +152,15 @@ func (e *eval) take(ref pipeline.Ref, t *schemas.Trace, out *pipeline.Out) error
 	return nil
 }
 
-// result makes the figures, in the order of examples and rollouts.
-func (e *eval) result() *schemas.EvalResult {
-	f := newFigures(e.run.K, e.cfg.PassThreshold)
-	for _, x := range e.run.examples {
-		f.add(x.rollouts)
+// result makes the figures of what is decided, in the order of examples and rollouts.
+func (e *eval) result(r *round) *schemas.EvalResult {
+	f := newFigures(r.K, e.cfg.PassThreshold)
+	for _, x := range r.examples {
+		f.add(x.task, x.rollouts)
 	}
-	res := &schemas.EvalResult{Eval: e.name, Env: e.cfg.Env, Version: e.run.Version, Examples: int64(e.run.Examples), K: e.run.K}
+	res := &schemas.EvalResult{
+		Eval: e.name, Env: e.cfg.Env, Version: r.Version, Policy: r.policy, Examples: int64(r.Examples), K: r.K,
+	}
 	f.write(res)
 	if e.env.Info != nil {
 		res.Baselines = e.env.Info.Baselines
@@ -143,8 +174,12 @@ func outcome(t *schemas.Trace, rollouts []*rollout) *schemas.GroupOutcome {
 	for _, r := range rollouts {
 		o.Rollouts = append(o.Rollouts, r.fate)
 	}
-	if slices.ContainsFunc(rollouts, func(r *rollout) bool { return r.ok() }) {
+	if slices.ContainsFunc(rollouts, (*rollout).ok) {
 		o.Fate = schemas.FateEvaluated
 	}
 	return o
+}
+
+func failedSome(rollouts []*rollout) bool {
+	return slices.ContainsFunc(rollouts, func(r *rollout) bool { return !r.ok() })
 }

@@ -53,12 +53,14 @@ func (c *Core) restore(bytes []byte) error {
 		if e.run == nil {
 			continue
 		}
-		for _, b := range e.run.Emitted {
-			e.run.examples = append(e.run.examples, make([]example, b.Count)...)
+		r := e.run
+		for _, b := range r.Emitted {
+			r.emitted += b.Count
 		}
-		if int64(len(e.run.examples)) != e.ids-e.run.First || e.run.Expired > len(e.run.examples) || e.run.K < 1 {
-			return fmt.Errorf("eval %s: %d of %d examples emitted, ids %d to %d", saved.Name, len(e.run.examples), e.run.Examples, e.run.First, e.ids)
+		if int64(r.emitted) != e.ids-r.First || r.Expired > r.emitted || r.emitted > r.Examples || r.Examples > maxExamples || r.K < 1 {
+			return fmt.Errorf("eval %s: %d of %d examples emitted, ids %d to %d", saved.Name, r.emitted, r.Examples, r.First, e.ids)
 		}
+		r.examples = make([]example, r.Examples)
 	}
 	return nil
 }

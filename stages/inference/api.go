@@ -24,9 +24,11 @@ type Request struct {
 	// StopTokens end the completion; nothing else does, no end-of-sequence token either.
 	StopTokens []int32
 	// PinVersion is the only policy version that may serve the request, which waits until it is published; nil is the
-	// newest at each token.
+	// newest at each token. A frozen policy has no versions.
 	PinVersion *int64
-	// Model is the name of the model that is asked for; empty is whatever is served.
+	// Policy is the frozen policy that is to answer; empty is the one that is trained.
+	Policy string
+	// Model is the name under which the policy is asked for where Policy is empty; empty is whatever is served.
 	Model string
 }
 
@@ -37,7 +39,8 @@ type Completion struct {
 	// Logprobs are those of the sampled tokens, after temperature (before top-p); at temperature 0, of the logits as
 	// they are.
 	Logprobs []float32
-	// Versions says which policy version sampled the tokens from an offset into Tokens on; the first offset is 0.
+	// Versions says which policy version sampled the tokens from an offset into Tokens on; the first offset is 0. A frozen
+	// policy has none.
 	Versions []schemas.VersionRun
 	// FinishReason is FinishStop or FinishLength.
 	FinishReason string
@@ -53,6 +56,12 @@ const (
 // whole, when ctx ends (with its error), or with an *Error.
 type Generator interface {
 	Generate(ctx context.Context, r Request) (Completion, error)
+}
+
+// A Model completes prompts and says how probable tokens are.
+type Model interface {
+	Generator
+	Prober
 }
 
 // Error says why a request was not served: the same in process and over HTTP.
@@ -118,8 +127,16 @@ func (r Request) validate() error {
 		return refuse(http.StatusBadRequest, CodeInvalid, "temperature = %g: 0, or between %g and %g", r.Temperature, minTemperature, maxTemperature)
 	case !(r.TopP >= 0 && r.TopP <= 1):
 		return refuse(http.StatusBadRequest, CodeInvalid, "top_p = %g: above 0, at most 1", r.TopP)
-	case r.PinVersion != nil && *r.PinVersion < 0:
-		return refuse(http.StatusBadRequest, CodeInvalid, "pin_version = %d: versions count from 0", *r.PinVersion)
+	}
+	return validatePin(r.Policy, r.PinVersion)
+}
+
+func validatePin(policy string, pin *int64) error {
+	switch {
+	case pin != nil && *pin < 0:
+		return refuse(http.StatusBadRequest, CodeInvalid, "pin_version = %d: versions count from 0", *pin)
+	case pin != nil && policy != "":
+		return refuse(http.StatusBadRequest, CodeInvalid, "pin_version = %d: the frozen policy %q has no versions", *pin, policy)
 	}
 	return nil
 }

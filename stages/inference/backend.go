@@ -2,9 +2,10 @@ package inference
 
 import "context"
 
-// Policy is one policy version as its record published it; the bytes are verified.
+// Policy is one policy version as its record published it, the bytes verified, or a frozen policy.
 type Policy struct {
-	Version   int64
+	Name      string // of a frozen policy; empty for a version of the one that is trained
+	Version   int64  // 0 for a frozen policy
 	Weights   []byte // safetensors
 	Config    []byte // Hugging Face config.json
 	Tokenizer []byte // Hugging Face tokenizer.json
@@ -16,16 +17,20 @@ type Policy struct {
 // Generate gets requests that are valid by themselves, after the first Load. One with a pin is for a loaded version,
 // which is not unloaded before Generate returns. One without follows the newest loaded version: from one token to the
 // next it goes over to a newer one, without being dropped. What a request gets depends on the request and the versions
-// that serve it, never on other requests.
+// that serve it, never on other requests. One that names a frozen policy is for one that is loaded, and its completion has
+// no versions. Probe gets the same: a pin that is loaded, or a frozen policy that is.
 type Backend interface {
 	Generator
-	// Load makes a version ready to serve beside those loaded before. A version is loaded once, or again after Unload.
+	Prober
+	// Load makes a version ready to serve beside those loaded before, or a frozen policy, which stays for ever. A version is
+	// loaded once, or again after Unload. A frozen policy may have another shape than the one that is trained, but has its
+	// tokenizer: otherwise the later of the two Loads fails with errTokenizer.
 	Load(ctx context.Context, p Policy) error
 	// Unload gives up a version, never the newest.
 	Unload(version int64)
-	// Tokenizer is that of the policies; nil before the first Load.
+	// Tokenizer is that of the policy that is trained; nil before its first Load.
 	Tokenizer() Tokenizer
-	// MaxLen is the longest sequence, prompt and completion together; 0 before the first Load.
+	// MaxLen is the longest sequence of the policy that is trained, prompt and completion together; 0 before its first Load.
 	MaxLen() int
 	// Run does the work until ctx ends, then fails what is left with CodeStopping.
 	Run(ctx context.Context) error

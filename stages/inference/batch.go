@@ -16,7 +16,7 @@ import (
 type sequence struct {
 	ctx     context.Context
 	request Request
-	version int64 // that serves the next token
+	version int64 // that serves the next token; the id of a frozen policy
 	model   *lm.Model
 	rng     *rand.Rand
 	slot    int
@@ -51,7 +51,7 @@ func (s *sequence) end(r result) {
 // add appends a sampled token, and ends the sequence where it was the last.
 func (s *sequence) add(token int32, logprob float32) {
 	o := &s.out
-	if len(o.Versions) == 0 || o.Versions[len(o.Versions)-1].Version != s.version {
+	if s.version >= 0 && (len(o.Versions) == 0 || o.Versions[len(o.Versions)-1].Version != s.version) {
 		o.Versions = append(o.Versions, schemas.VersionRun{Offset: len(o.Tokens), Version: s.version})
 	}
 	o.Tokens, o.Logprobs = append(o.Tokens, token), append(o.Logprobs, logprob)
@@ -93,11 +93,12 @@ func newBatch(cfg Config, m *lm.Model, maxLen int) (*batch, error) {
 }
 
 // admit brings sequences without a pin to the newest version, lets those go that nobody waits for any more, and takes
-// waiting ones in as long as there are slots. It returns those that still wait.
-func (b *batch) admit(waiting []*sequence, newest *lm.Model, version int64) []*sequence {
+// waiting ones in as long as there are slots. It returns those that still wait. newest may be nil where all sequences are
+// of frozen policies.
+func (b *batch) admit(waiting []*sequence, newest *served) []*sequence {
 	update := func(s *sequence) {
-		if s.request.PinVersion == nil {
-			s.version, s.model = version, newest
+		if s.request.PinVersion == nil && s.request.Policy == "" {
+			s.version, s.model = newest.id, newest.model
 		}
 	}
 	b.running = slices.DeleteFunc(b.running, func(s *sequence) bool {
@@ -191,7 +192,7 @@ func (b *batch) sample(s *sequence, logits []float32) {
 	}
 	token, logprob := b.sampler.Sample(logits, float32(s.request.Temperature), topP, s.rng)
 	if f := float64(logprob); math.IsNaN(f) || math.IsInf(f, 0) {
-		s.fail(refuse(http.StatusInternalServerError, CodeInternal, "policy version %d gives log-probabilities that are not finite", s.version))
+		s.fail(refuse(http.StatusInternalServerError, CodeInternal, "%s gives log-probabilities that are not finite", policyName(s.request.Policy, s.version)))
 		return
 	}
 	s.add(token, logprob)

@@ -22,7 +22,7 @@ func benchServer(b *testing.B) *Server {
 	rt := testRuntime(b, b.TempDir())
 	rt.Run.SeqLen = 128
 	cfg := DefaultConfig()
-	s, err := New(rt, cfg)
+	s, err := New(rt, cfg, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -69,9 +69,9 @@ func measure(b *testing.B, g Generator, tokens int) {
 	b.ReportMetric(0, "ns/op")
 }
 
-func BenchmarkInProcess(b *testing.B) { measure(b, benchServer(b).Generator(), 4) }
+func BenchmarkInProcess(b *testing.B) { measure(b, benchServer(b).Model(), 4) }
 
-func BenchmarkDecode(b *testing.B) { measure(b, benchServer(b).Generator(), 64) }
+func BenchmarkDecode(b *testing.B) { measure(b, benchServer(b).Model(), 64) }
 
 func BenchmarkHTTP(b *testing.B) {
 	hs := httptest.NewServer(benchServer(b).handler())

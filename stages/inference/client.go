@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Client asks a server for completions over /inference/v1/generate. It is a Generator; a call ends with its context.
+// Client asks a server for completions and probes over /inference/v1/generate. It is a Model; a call ends with its context.
 type Client struct {
 	base  string
 	http  *http.Client
@@ -37,13 +37,30 @@ func (c *Client) Generate(ctx context.Context, r Request) (Completion, error) {
 	if err := r.validate(); err != nil {
 		return Completion{}, err
 	}
-	body, err := json.Marshal(newGenerateRequest(r))
-	if err != nil {
-		return Completion{}, fmt.Errorf("encode a request: %w", err)
+	var reply generateReply
+	if err := c.call(ctx, http.MethodPost, pathGenerate, newGenerateRequest(r), &reply); err != nil {
+		return Completion{}, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+pathGenerate, bytes.NewReader(body))
+	done, err := reply.completion(r.Policy != "")
 	if err != nil {
-		return Completion{}, refuse(http.StatusBadRequest, CodeInvalid, "server address %s: %v", c.base, err)
+		return Completion{}, c.invalid(err)
+	}
+	return done, nil
+}
+
+// call sends a body, if there is one, and reads the reply.
+func (c *Client) call(ctx context.Context, method, path string, body, reply any) error {
+	var sent io.Reader
+	if body != nil {
+		data, err := json.Marshal(body)
+		if err != nil {
+			return fmt.Errorf("encode a request: %w", err)
+		}
+		sent = bytes.NewReader(data)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, sent)
+	if err != nil {
+		return refuse(http.StatusBadRequest, CodeInvalid, "server address %s: %v", c.base, err)
 	}
 	req.Header.Set("Content-Type", "application/json")
 	if c.Token != "" {
@@ -51,27 +68,26 @@ func (c *Client) Generate(ctx context.Context, r Request) (Completion, error) {
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return Completion{}, c.lost(ctx, err)
+		return c.lost(ctx, err)
 	}
 	defer resp.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxReplyBytes+1))
 	switch {
 	case err != nil:
-		return Completion{}, c.lost(ctx, err)
+		return c.lost(ctx, err)
 	case resp.StatusCode != http.StatusOK:
-		return Completion{}, errorOf(resp.StatusCode, data)
+		return errorOf(resp.StatusCode, data)
 	case len(data) > maxReplyBytes:
-		return Completion{}, &Error{Code: CodeConnection, Message: fmt.Sprintf("the reply of %s has over %d bytes", c.base, maxReplyBytes)}
+		return &Error{Code: CodeConnection, Message: fmt.Sprintf("the reply of %s has over %d bytes", c.base, maxReplyBytes)}
 	}
-	var reply generateReply
-	if err := json.Unmarshal(data, &reply); err != nil {
-		return Completion{}, &Error{Code: CodeConnection, Message: "the reply of " + c.base + " is no JSON", Cause: err}
+	if err := json.Unmarshal(data, reply); err != nil {
+		return &Error{Code: CodeConnection, Message: "the reply of " + c.base + " is no JSON", Cause: err}
 	}
-	done, err := reply.completion()
-	if err != nil {
-		return Completion{}, &Error{Code: CodeConnection, Message: "the reply of " + c.base + " is invalid", Cause: err}
-	}
-	return done, nil
+	return nil
+}
+
+func (c *Client) invalid(err error) error {
+	return &Error{Code: CodeConnection, Message: "the reply of " + c.base + " is invalid", Cause: err}
 }
 
 // maxReplyBytes bounds what a client reads: some 200 bytes a token.

@@ -24,6 +24,7 @@ type Config struct {
 	// serve a prompt that goes on from there.
 	Slots int `toml:"slots"`
 	// CacheMiB bounds the memory of the slots in MiB; there are fewer of them where they would take more, but one at least.
+	// Frozen policies of another shape have slots of their own, as many again, once they play.
 	CacheMiB int `toml:"cache_mib"`
 	// StepTokens is how many tokens of prompts one step takes in, so that a long prompt does not hold up the others.
 	StepTokens int `toml:"step_tokens"`

@@ -102,21 +102,32 @@ func publish(t testing.TB, s *Server, versions ...*schemas.PolicyVersion) {
 	for _, v := range versions {
 		records = append(records, pipeline.Record{Value: v})
 	}
-	s.publish(t.Context(), records)
+	if err := s.publish(t.Context(), records); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // serve is a server without Kafka, behind HTTP, with version 0.
 func serve(t testing.TB, change func(*Config)) (*Server, *httptest.Server) {
 	t.Helper()
+	return serveFrozen(t, nil, change)
+}
+
+// serveFrozen is serve with frozen policies.
+func serveFrozen(t testing.TB, frozen map[string]FrozenConfig, change func(*Config)) (*Server, *httptest.Server) {
+	t.Helper()
 	cfg := testConfig()
 	if change != nil {
 		change(&cfg)
 	}
-	s, err := New(testRuntime(t, t.TempDir()), cfg)
+	s, err := New(testRuntime(t, t.TempDir()), cfg, frozen)
 	if err != nil {
 		t.Fatal(err)
 	}
 	runBackend(t, s.backend)
+	if err := s.loadFrozen(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	publish(t, s, store(t, s.rt, testPolicy(t, 0)))
 	hs := httptest.NewServer(s.handler())
 	t.Cleanup(hs.Close)

@@ -15,6 +15,7 @@ func FuzzRequest(f *testing.F) {
 	f.Add(true, `{"token_ids":[5,10],"sampling_params":{"temperature":0.7,"max_tokens":2,"logprobs":1}}`)
 	f.Add(true, `{"token_ids":[-1,99999999999],"sampling_params":{"max_tokens":-3,"top_p":2,"seed":1e30}}`)
 	f.Add(true, `{"token_ids":[],"sampling_params":null,"pin_version":-1}`)
+	f.Add(true, `{"model":"test","token_ids":[5,10],"sampling_params":{"prompt_logprobs":0,"max_tokens":1,"temperature":0.5}}`)
 	f.Add(false, `{"messages":[{"role":"user","content":"abc"}],"max_tokens":2}`)
 	f.Add(false, `{"messages":[{"role":"\u0000","content":[{"type":"image"}]}],"temperature":"hot"}`)
 	f.Add(false, `[[[[`)
@@ -30,10 +31,12 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// FuzzReply answers the client with anything: it gets tokens with a log-probability each, or an error.
+// FuzzReply answers the client with anything: it gets tokens with a log-probability each, or those of its own, or an error.
 func FuzzReply(f *testing.F) {
 	f.Add(200, `{"choices":[{"token_ids":[1,2],"finish_reason":"stop","logprobs":{"content":[{"logprob":-1},{"logprob":-2}]}}]}`)
 	f.Add(200, `{"choices":[{"token_ids":[1],"logprobs":{"content":[{"logprob":1e999}]}}],"policy_versions":[{"offset":-5,"version":-1}]}`)
+	f.Add(200, `{"prompt_logprobs":[null,{"2":{"logprob":-0.5}}],"policy_version":1,"prompt_temperature":1}`)
+	f.Add(200, `{"prompt_logprobs":[{},null,{"2":null}],"policy_version":-1,"prompt_temperature":1e999}`)
 	f.Add(200, ``)
 	f.Add(500, `{"error":{"message":"x","code":7}}`)
 	f.Add(429, `{"error":null}`)
@@ -48,6 +51,11 @@ func FuzzReply(f *testing.F) {
 		defer hs.Close()
 		c := NewClient(hs.URL)
 		defer c.Close()
+		if logprobs, err := c.Probe(t.Context(), Probe{Tokens: []int32{1, 2}, Mask: []byte{0, 1}, Temperature: 1, PinVersion: pin(1)}); err == nil {
+			if len(logprobs) != 2 || logprobs[0] != 0 || logprobs[1] != logprobs[1] || logprobs[1] > 0 {
+				t.Fatalf("log-probabilities %v from %s", logprobs, strings.ToValidUTF8(body, "?"))
+			}
+		}
 		done, err := c.Generate(t.Context(), Request{Tokens: []int32{1}, MaxTokens: 4, Temperature: 1})
 		if err != nil {
 			return

@@ -22,12 +22,14 @@ type generateRequest struct {
 
 type generateSampling struct {
 	samplingParams
-	Logprobs *int `json:"logprobs,omitempty"` // 1: of the sampled tokens; 0: none
+	Logprobs       *int `json:"logprobs,omitempty"`        // 1: of the sampled tokens; 0: none
+	PromptLogprobs *int `json:"prompt_logprobs,omitempty"` // 0: of the tokens of the prompt, and nothing is sampled
 }
 
 type generateReply struct {
 	RequestID string           `json:"request_id"`
 	Choices   []generateChoice `json:"choices"`
+	probeReply
 }
 
 type generateChoice struct {
@@ -61,10 +63,18 @@ func spansOf(runs []schemas.VersionRun) []versionSpan {
 	return spans
 }
 
+// nameOf is what a request asks for by name.
+func nameOf(policy, model string) string {
+	if policy != "" {
+		return policy
+	}
+	return model
+}
+
 // newGenerateRequest is r as the client sends it. The stop tokens are complete, so the end of sequence is ignored.
 func newGenerateRequest(r Request) generateRequest {
 	one := 1
-	q := generateRequest{Model: r.Model, TokenIDs: r.Tokens, PinVersion: r.PinVersion, Sampling: generateSampling{
+	q := generateRequest{Model: nameOf(r.Policy, r.Model), TokenIDs: r.Tokens, PinVersion: r.PinVersion, Sampling: generateSampling{
 		samplingParams: samplingParams{Temperature: &r.Temperature, Seed: &r.Seed, StopTokenIDs: r.StopTokens, IgnoreEOS: true},
 		Logprobs:       &one,
 	}}
@@ -79,7 +89,7 @@ func newGenerateRequest(r Request) generateRequest {
 
 // UnmarshalJSON refuses parameters that are not supported.
 func (g *generateSampling) UnmarshalJSON(data []byte) error {
-	if err := checkSupported(data); err != nil {
+	if err := checkSupported(data, "prompt_logprobs"); err != nil {
 		return err
 	}
 	type plain generateSampling
@@ -115,6 +125,9 @@ func (s *Server) handleGenerate(r *http.Request, data []byte) (any, error) {
 	if err := body.Sampling.apply(&req, tok.EOS()); err != nil {
 		return nil, err
 	}
+	if n := body.Sampling.PromptLogprobs; n != nil {
+		return s.handleProbe(r.Context(), req, *n, tok)
+	}
 	c, err := s.Generate(r.Context(), req)
 	if err != nil {
 		return nil, err
@@ -131,8 +144,8 @@ func (s *Server) handleGenerate(r *http.Request, data []byte) (any, error) {
 
 func tokenName(t int32) string { return fmt.Sprintf("token_id:%d", t) }
 
-// completion checks a reply and reads it.
-func (r generateReply) completion() (Completion, error) {
+// completion checks a reply and reads it. A frozen policy may have versions where it is served, which mean nothing here.
+func (r generateReply) completion(frozen bool) (Completion, error) {
 	if len(r.Choices) != 1 {
 		return Completion{}, fmt.Errorf("%d choices: want one", len(r.Choices))
 	}
@@ -145,7 +158,7 @@ func (r generateReply) completion() (Completion, error) {
 		return Completion{}, fmt.Errorf("finish_reason %q", c.FinishReason)
 	case c.Logprobs == nil || len(c.Logprobs.Content) != n:
 		return Completion{}, fmt.Errorf("not one log-probability for each of %d tokens", n)
-	case len(c.Versions) == 0 || c.Versions[0].Offset != 0:
+	case !frozen && (len(c.Versions) == 0 || c.Versions[0].Offset != 0):
 		return Completion{}, errors.New("it does not say which policy version sampled the first token")
 	}
 	out := Completion{Tokens: c.TokenIDs, Logprobs: make([]float32, n), FinishReason: c.FinishReason}
@@ -157,6 +170,9 @@ func (r generateReply) completion() (Completion, error) {
 			return Completion{}, fmt.Errorf("log-probability %d is %g", i, f)
 		}
 		out.Logprobs[i] = l.Logprob
+	}
+	if frozen {
+		return out, nil
 	}
 	for i, v := range c.Versions {
 		if v.Offset >= n || v.Version < 0 || i > 0 && v.Offset <= c.Versions[i-1].Offset {

@@ -34,7 +34,7 @@ type errorReply struct {
 // handler is the HTTP side of the server.
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /v1/models", s.endpoint(s.handleModels))
+	mux.Handle("GET "+pathModels, s.endpoint(s.handleModels))
 	mux.Handle("POST /v1/chat/completions", s.endpoint(s.handleChat))
 	mux.Handle("POST "+pathGenerate, s.endpoint(s.handleGenerate))
 	mux.Handle("/", s.endpoint(func(r *http.Request, _ []byte) (any, error) {

@@ -56,7 +56,7 @@ func TestGenerateEndpoint(t *testing.T) {
 	}
 	want := alone(t, Request{Tokens: []int32{5, 10, 11}, MaxTokens: 5, Temperature: 0.7, Seed: 9, StopTokens: []int32{tok.EOS()}}, 64, []*lm.Model{m}, []int64{0}, []int{0})
 	got := decode[generateReply](t, data)
-	c, err := got.completion()
+	c, err := got.completion(false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,12 @@ func TestModelsEndpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	status, data := reply(t, resp)
-	if got := decode[modelList](t, data); status != 200 || len(got.Data) != 1 || got.Data[0] != (modelCard{"test", "model", "prl", 64}) {
+	_, tok := testModel(t, 0)
+	id, err := tokenizerID(tok)
+	if err != nil || len(id) != 64 {
+		t.Fatal(id, err)
+	}
+	if got := decode[modelList](t, data); status != 200 || len(got.Data) != 1 || got.Data[0] != (modelCard{"test", "model", "prl", 64, id}) {
 		t.Errorf("%d %s", status, data)
 	}
 }
@@ -228,7 +233,7 @@ func TestClientAgainstServer(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			want, err := s.Generator().Generate(t.Context(), r)
+			want, err := s.Model().Generate(t.Context(), r)
 			if err != nil {
 				t.Error(err)
 				return

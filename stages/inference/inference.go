@@ -9,10 +9,14 @@
 //     until it is, at most Config.Hold; if it is not loaded any more it is loaded again from the blob store.
 //   - Nothing is served under a version before its record, or with bytes other than the record's SHA-256 names.
 //   - Parameters that would change the distribution in a way that is not implemented are refused by name.
+//   - Frozen policies ([frozen.<name>], folders) are served beside it under their names, from before the first request to
+//     the end, with the same invariance. They have no versions, may have another shape, and have the run's tokenizer:
+//     otherwise the stage does not start.
+//   - A probe gives, of tokens that stand already, the bits with which they would have been sampled.
 //
 // Optimisations: a prompt that goes on where a sequence kept in a slot ends is not computed again (under the same version).
 //
-//	Reads    policies, weights from the blob store; requests in process or over HTTP
+//	Reads    policies, weights from the blob store; folders of frozen policies; requests in process or over HTTP
 //	Writes   nothing
 //	Key      none
 //	State    none: policies is read from the start
@@ -39,10 +43,12 @@ import (
 // Stage is the stage's name.
 const Stage = "inference"
 
-// Server is the stage. It is a Generator for callers in its process.
+// Server is the stage. It is a Model for callers in its process.
 type Server struct {
 	rt       *pipeline.Runtime
 	cfg      Config
+	frozen   map[string]string // folders of the frozen policies, by name
+	thawed   chan struct{}     // closed once they are loaded
 	backend  Backend
 	policies *policies
 	metrics  *metrics
@@ -62,31 +68,39 @@ type Server struct {
 	empty    chan struct{}
 }
 
-// New makes the stage with the native backend. It does no I/O: Run does.
-func New(rt *pipeline.Runtime, cfg Config) (*Server, error) {
+// New makes the stage with the native backend. It does no I/O: Run does. It serves those frozen policies that are folders.
+func New(rt *pipeline.Runtime, cfg Config, frozen map[string]FrozenConfig) (*Server, error) {
 	cfg, err := cfg.forRun(rt.Run)
 	if err != nil {
 		return nil, err
 	}
-	return newServer(rt, cfg, newNative(cfg))
+	if err := ValidateFrozen(frozen); err != nil {
+		return nil, err
+	}
+	own := folders(frozen)
+	if _, taken := own[cfg.Model]; taken {
+		return nil, fmt.Errorf("frozen.%s: the policy that is trained is served under this name (inference.model, or run.name); choose another", cfg.Model)
+	}
+	return newServer(rt, cfg, own, newNative(cfg))
 }
 
-func newServer(rt *pipeline.Runtime, cfg Config, b Backend) (*Server, error) {
+func newServer(rt *pipeline.Runtime, cfg Config, frozen map[string]string, b Backend) (*Server, error) {
 	m, err := newMetrics(rt.Registry)
 	if err != nil {
 		return nil, fmt.Errorf("inference metrics: %w", err)
 	}
 	s := &Server{
-		rt: rt, cfg: cfg, backend: b, metrics: m, id: fmt.Sprintf("%08x", rand.Uint32()),
-		listening: make(chan struct{}), empty: make(chan struct{}),
+		rt: rt, cfg: cfg, frozen: frozen, backend: b, metrics: m, id: fmt.Sprintf("%08x", rand.Uint32()),
+		listening: make(chan struct{}), empty: make(chan struct{}), thawed: make(chan struct{}),
 	}
 	s.holding, s.endHold = context.WithCancelCause(context.Background())
 	s.policies = newPolicies(cfg.Versions, time.Duration(cfg.Hold), s.load, b.Unload)
+	rt.Health.Set(Stage, false)
 	return s, nil
 }
 
-// Generator serves callers in this process, as HTTP does others. It may be used before Run: requests are held.
-func (s *Server) Generator() Generator { return s }
+// Model serves callers in this process, as HTTP does others. It may be used before Run: requests are held.
+func (s *Server) Model() Model { return s }
 
 // Listening is closed when Addr is known.
 func (s *Server) Listening() <-chan struct{} { return s.listening }
@@ -109,16 +123,15 @@ func (s *Server) Generate(ctx context.Context, r Request) (c Completion, err err
 	}
 	defer s.leave()
 	defer func() { s.metrics.ended(r, c, err) }()
-	ctx, cancel := context.WithTimeoutCause(ctx, time.Duration(s.cfg.Timeout),
-		refuse(http.StatusGatewayTimeout, CodeHeldTooLong, "the request took longer than %v", s.cfg.Timeout))
+	ctx, cancel := s.timed(ctx)
 	defer cancel()
+	if r.Policy, err = s.policyOf(r.Policy, r.Model); err != nil {
+		return Completion{}, err
+	}
 	if err := r.validate(); err != nil {
 		return Completion{}, err
 	}
-	if r.Model != "" && r.Model != s.cfg.Model {
-		return Completion{}, refuse(http.StatusNotFound, CodeNoModel, "model %q is not served here: %q is", r.Model, s.cfg.Model)
-	}
-	release, err := s.version(ctx, r.PinVersion)
+	release, err := s.available(ctx, r.Policy, r.PinVersion)
 	if err != nil {
 		return Completion{}, err
 	}
@@ -126,12 +139,26 @@ func (s *Server) Generate(ctx context.Context, r Request) (c Completion, err err
 	return s.backend.Generate(ctx, r)
 }
 
-// version waits until a request can be served, and keeps the version it is pinned to loaded.
-func (s *Server) version(ctx context.Context, pin *int64) (release func(), err error) {
+// timed bounds a request as a whole.
+func (s *Server) timed(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, time.Duration(s.cfg.Timeout),
+		refuse(http.StatusGatewayTimeout, CodeHeldTooLong, "the request took longer than %v", s.cfg.Timeout))
+}
+
+// available waits until a request can be served, and keeps the version it is pinned to loaded.
+func (s *Server) available(ctx context.Context, policy string, pin *int64) (release func(), err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(s.holding, func() { cancel(context.Cause(s.holding)) })()
-	if pin == nil {
+	switch {
+	case policy != "":
+		select {
+		case <-s.thawed:
+			return func() {}, nil
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	case pin == nil:
 		return func() {}, s.policies.waitServing(ctx)
 	}
 	return s.policies.use(ctx, *pin)
@@ -146,7 +173,7 @@ func (s *Server) tokenizer(ctx context.Context) (Tokenizer, error) {
 		return nil, err
 	}
 	defer s.leave()
-	if _, err := s.version(ctx, nil); err != nil {
+	if _, err := s.available(ctx, "", nil); err != nil {
 		return nil, err
 	}
 	return s.backend.Tokenizer(), nil
@@ -178,6 +205,9 @@ func (s *Server) leave() {
 
 // Run serves until ctx ends; then running requests have Config.Drain to end. It is called once.
 func (s *Server) Run(ctx context.Context) error {
+	if err := s.loadFrozen(ctx); err != nil {
+		return err
+	}
 	var hs *http.Server
 	var l net.Listener
 	if s.cfg.Listen != "" {
@@ -253,7 +283,9 @@ func (s *Server) follow(ctx context.Context) error {
 		err = nil
 	}
 	for ; err == nil; records, err = s.poll(ctx, f) {
-		s.publish(ctx, records)
+		if err := s.publish(ctx, records); err != nil {
+			return err
+		}
 	}
 	if ctx.Err() != nil {
 		return nil
@@ -275,8 +307,8 @@ func (s *Server) poll(ctx context.Context, f *pipeline.Follower) ([]pipeline.Rec
 }
 
 // publish takes records of policies. A version that cannot be loaded is logged, and tried again when this is called next;
-// meanwhile the one before goes on serving.
-func (s *Server) publish(ctx context.Context, records []pipeline.Record) {
+// meanwhile the one before goes on serving. An error is fatal.
+func (s *Server) publish(ctx context.Context, records []pipeline.Record) error {
 	var versions []*schemas.PolicyVersion
 	for _, r := range records {
 		if v, ok := r.Value.(*schemas.PolicyVersion); ok {
@@ -289,9 +321,12 @@ func (s *Server) publish(ctx context.Context, records []pipeline.Record) {
 	case err == nil && newest != none:
 		s.metrics.version.Set(float64(newest))
 		s.rt.Health.Set(Stage, true)
+	case errors.Is(err, errTokenizer):
+		return pipeline.Fatal("%w", err)
 	case err != nil && ctx.Err() == nil:
 		s.rt.Log.Error("the newest policy cannot be served", "error", err)
 	}
+	return nil
 }
 
 // load brings a version from the blob store, which checks lengths and SHA-256, to the backend.

@@ -17,9 +17,9 @@ type metrics struct {
 // newMetrics registers the metrics; a nil registry keeps them to itself.
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prl_inference_requests_total", Help: "Requests by result: stop, length, cancelled or the code of the error."}, []string{"result"}),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prl_inference_requests_total", Help: "Requests by result: stop, length, probed, cancelled or the code of the error."}, []string{"result"}),
 		tokens:   prometheus.NewCounter(prometheus.CounterOpts{Name: "prl_inference_tokens_total", Help: "Tokens sampled in whole completions."}),
-		prompt:   prometheus.NewCounter(prometheus.CounterOpts{Name: "prl_inference_prompt_tokens_total", Help: "Tokens of the prompts of whole completions."}),
+		prompt:   prometheus.NewCounter(prometheus.CounterOpts{Name: "prl_inference_prompt_tokens_total", Help: "Tokens of the prompts of whole completions, and of probes."}),
 		running:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "prl_inference_requests_running", Help: "Requests held, waiting or running."}),
 		version:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "prl_inference_policy_version", Help: "Newest policy version that is served."}),
 	}
@@ -43,4 +43,18 @@ func (m *metrics) ended(r Request, c Completion, err error) {
 		result = "cancelled"
 	}
 	m.requests.WithLabelValues(result).Inc()
+}
+
+// probed counts a probe.
+func (m *metrics) probed(p Probe, err error) {
+	var e *Error
+	switch {
+	case err == nil:
+		m.prompt.Add(float64(len(p.Tokens)))
+		m.requests.WithLabelValues("probed").Inc()
+	case errors.As(err, &e):
+		m.requests.WithLabelValues(e.Code).Inc()
+	default:
+		m.requests.WithLabelValues("cancelled").Inc()
+	}
 }

@@ -10,33 +10,58 @@ import (
 	"github.com/prl-project/prl/stages/internal/lm"
 )
 
-// native is the backend on stages/internal/lm. All sequences share one decoder, whatever version serves them: a step runs
-// the sequences of one version after those of another, with the weights exchanged in between. So requests join and leave
-// between steps, a new version costs a running request nothing but other weights at its next token, and versions beyond
-// the first cost the memory of their weights only.
+// native is the backend on stages/internal/lm. All sequences of models of one shape share a decoder, whatever version or
+// frozen policy serves them: a step runs the sequences of one after those of another, with the weights exchanged in
+// between. So requests join and leave between steps, a new version costs a running request nothing but other weights at
+// its next token, and models beyond the first cost the memory of their weights only.
 type native struct {
 	cfg Config
 
 	mu      sync.Mutex
-	models  map[int64]*lm.Model
+	models  map[int64]*served  // versions
+	frozen  map[string]*served // frozen policies
 	newest  int64
-	shape   []byte // config of the first model, which the others must have too
-	maxLen  int
+	lanes   []*lane
+	lane    *lane // of the versions; nil before the first
 	tokens  *lm.Tokenizer
-	waiting []*sequence // not yet in a slot, in the order they came
+	probes  []*probing // not yet looked at, in the order they came
 	stopped bool
-	wake    chan struct{} // capacity 1: there is something to do
+	wake    chan struct{} // capacity 1: there is something to sample
+	probed  chan struct{} // capacity 1: there is something to probe
+}
+
+// served is a model that requests are for.
+type served struct {
+	id      int64 // version; below mixed for a frozen policy
+	model   *lm.Model
+	lane    *lane
+	tokens  *lm.Tokenizer
+	learner *lm.Learner // of the loop that answers probes, made with the first
+}
+
+// lane is the sequences of models of one shape.
+type lane struct {
+	shape   string // config of the models
+	maxLen  int
+	waiting []*sequence // not yet in a slot, in the order they came
+	batch   *batch      // of the loop that samples, made with the first sequence
 }
 
 func newNative(cfg Config) *native {
-	return &native{cfg: cfg, models: map[int64]*lm.Model{}, newest: none, wake: make(chan struct{}, 1)}
+	return &native{
+		cfg: cfg, models: map[int64]*served{}, frozen: map[string]*served{}, newest: none,
+		wake: make(chan struct{}, 1), probed: make(chan struct{}, 1),
+	}
 }
 
 // MaxLen implements Backend.
 func (n *native) MaxLen() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.maxLen
+	if n.lane == nil {
+		return 0
+	}
+	return n.lane.maxLen
 }
 
 // Tokenizer implements Backend.
@@ -61,16 +86,40 @@ func (n *native) Load(_ context.Context, p Policy) error {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	switch {
-	case n.shape == nil:
-		n.shape, n.maxLen = shape, min(n.cfg.MaxModelLen, m.Config().MaxPositionEmbeddings)
-	case string(n.shape) != string(shape):
-		return fmt.Errorf("the model has the config %s, the versions before had %s", shape, n.shape)
+	s := &served{id: p.Version, model: m, tokens: t}
+	if p.Name != "" {
+		if n.tokens != nil && n.tokens.Alphabet() != t.Alphabet() {
+			return errTokenizer
+		}
+		s.id, s.lane = mixed-1-int64(len(n.frozen)), n.laneOf(string(shape), m)
+		n.frozen[p.Name] = s
+		return nil
 	}
-	n.models[p.Version], n.tokens = m, t
+	if n.lane != nil && n.lane.shape != string(shape) {
+		return fmt.Errorf("the model has the config %s, the versions before had %s", shape, n.lane.shape)
+	}
+	for name, f := range n.frozen {
+		if f.tokens.Alphabet() != t.Alphabet() {
+			return fmt.Errorf("the frozen policy %q: %w", name, errTokenizer)
+		}
+	}
+	s.lane = n.laneOf(string(shape), m)
+	n.models[p.Version], n.tokens, n.lane = s, t, s.lane
 	n.newest = max(n.newest, p.Version)
 	n.signal()
 	return nil
+}
+
+// laneOf is the lane of a shape. The lock is held.
+func (n *native) laneOf(shape string, m *lm.Model) *lane {
+	for _, l := range n.lanes {
+		if l.shape == shape {
+			return l
+		}
+	}
+	l := &lane{shape: shape, maxLen: min(n.cfg.MaxModelLen, m.Config().MaxPositionEmbeddings)}
+	n.lanes = append(n.lanes, l)
+	return l
 }
 
 func buildModel(p Policy) (*lm.Model, *lm.Tokenizer, error) {
@@ -113,9 +162,7 @@ func (n *native) Generate(ctx context.Context, r Request) (Completion, error) {
 	case res := <-s.done:
 		return res.completion, res.err
 	case <-ctx.Done():
-		n.mu.Lock()
 		n.signal() // the slot is wanted back
-		n.mu.Unlock()
 		return Completion{}, context.Cause(ctx)
 	}
 }
@@ -123,37 +170,62 @@ func (n *native) Generate(ctx context.Context, r Request) (Completion, error) {
 func (n *native) enqueue(ctx context.Context, r Request) (*sequence, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	version := n.newest
-	if r.PinVersion != nil {
-		version = *r.PinVersion
+	model, err := n.chosen(r.Policy, r.PinVersion)
+	if err != nil {
+		return nil, err
 	}
-	model := n.models[version]
-	switch {
-	case n.stopped:
-		return nil, errStopping
-	case model == nil:
-		return nil, refuse(http.StatusInternalServerError, CodeInternal, "policy version %d is not loaded", version)
-	case len(r.Tokens) >= n.maxLen:
-		return nil, refuse(http.StatusBadRequest, CodeTooLong, "the prompt has %d tokens, which leaves no room in a context of %d", len(r.Tokens), n.maxLen)
+	maxLen := model.lane.maxLen
+	if len(r.Tokens) >= maxLen {
+		return nil, refuse(http.StatusBadRequest, CodeTooLong, "the prompt has %d tokens, which leaves no room in a context of %d", len(r.Tokens), maxLen)
 	}
-	for i, t := range r.Tokens {
-		if t < 0 || int(t) >= model.Config().VocabSize {
-			return nil, refuse(http.StatusBadRequest, CodeInvalid, "token %d of the prompt is %d: not in the vocabulary of %d", i, t, model.Config().VocabSize)
-		}
+	if err := model.known(r.Tokens); err != nil {
+		return nil, err
 	}
-	if room := n.maxLen - len(r.Tokens); r.MaxTokens == 0 || r.MaxTokens > room {
+	if room := maxLen - len(r.Tokens); r.MaxTokens == 0 || r.MaxTokens > room {
 		r.MaxTokens = room
 	}
-	s := newSequence(ctx, r, version, model)
-	n.waiting = append(n.waiting, s)
+	s := newSequence(ctx, r, model.id, model.model)
+	model.lane.waiting = append(model.lane.waiting, s)
 	n.signal()
 	return s, nil
 }
 
-// signal wakes the loop. The lock is held.
-func (n *native) signal() {
+// chosen is the model that a request is for. The lock is held.
+func (n *native) chosen(policy string, pin *int64) (*served, error) {
+	version := n.newest
+	if pin != nil {
+		version = *pin
+	}
+	s := n.models[version]
+	if policy != "" {
+		s = n.frozen[policy]
+	}
+	switch {
+	case n.stopped:
+		return nil, errStopping
+	case s == nil:
+		return nil, refuse(http.StatusInternalServerError, CodeInternal, "%s is not loaded", policyName(policy, version))
+	}
+	return s, nil
+}
+
+// known checks that tokens are in the vocabulary.
+func (s *served) known(tokens []int32) error {
+	vocab := s.model.Config().VocabSize
+	for i, t := range tokens {
+		if t < 0 || int(t) >= vocab {
+			return refuse(http.StatusBadRequest, CodeInvalid, "token %d is %d: not in the vocabulary of %d", i, t, vocab)
+		}
+	}
+	return nil
+}
+
+// signal wakes the loop that samples.
+func (n *native) signal() { wake(n.wake) }
+
+func wake(c chan struct{}) {
 	select {
-	case n.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -161,44 +233,69 @@ func (n *native) signal() {
 // errStopping refuses requests once the server stops.
 var errStopping = refuse(http.StatusServiceUnavailable, CodeStopping, "the server is stopping")
 
-// Run implements Backend.
+// Run implements Backend: one loop samples, another answers probes, so that neither waits for the other.
 func (n *native) Run(ctx context.Context) error {
-	var b *batch
-	defer func() {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		n.stopped = true
-		for _, s := range n.waiting {
-			s.fail(errStopping)
-		}
-		if b != nil {
-			for _, s := range b.running {
-				s.fail(errStopping)
-			}
-		}
-	}()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var wg sync.WaitGroup
+	defer n.stop(&wg)
+	wg.Go(func() { n.answerProbes(ctx) })
 	for ctx.Err() == nil {
-		n.mu.Lock()
-		newest := n.models[n.newest]
-		if b == nil && newest != nil {
-			var err error
-			if b, err = newBatch(n.cfg, newest, n.maxLen); err != nil {
-				n.mu.Unlock()
-				return fmt.Errorf("native inference: %w", err)
-			}
+		lanes, err := n.admit()
+		if err != nil {
+			cancel()
+			return fmt.Errorf("native inference: %w", err)
 		}
-		if b != nil {
-			n.waiting = b.admit(n.waiting, newest, n.newest)
-		}
-		n.mu.Unlock()
-		if b == nil || len(b.running) == 0 {
+		if len(lanes) == 0 {
 			select {
 			case <-n.wake:
 			case <-ctx.Done():
 			}
-			continue
 		}
-		b.step()
+		for _, l := range lanes {
+			l.batch.step()
+		}
 	}
 	return nil
+}
+
+// admit takes sequences that wait into slots, and returns the lanes in which some run.
+func (n *native) admit() (busy []*lane, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, l := range n.lanes {
+		if l.batch == nil && len(l.waiting) > 0 {
+			if l.batch, err = newBatch(n.cfg, l.waiting[0].model, l.maxLen); err != nil {
+				return nil, err
+			}
+		}
+		if l.batch == nil {
+			continue
+		}
+		if l.waiting = l.batch.admit(l.waiting, n.models[n.newest]); len(l.batch.running) > 0 {
+			busy = append(busy, l)
+		}
+	}
+	return busy, nil
+}
+
+// stop fails what is left, once the loops have ended.
+func (n *native) stop(loops *sync.WaitGroup) {
+	loops.Wait()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.stopped = true
+	for _, l := range n.lanes {
+		for _, s := range l.waiting {
+			s.fail(errStopping)
+		}
+		if l.batch != nil {
+			for _, s := range l.batch.running {
+				s.fail(errStopping)
+			}
+		}
+	}
+	for _, p := range n.probes {
+		p.end(nil, errStopping)
+	}
 }

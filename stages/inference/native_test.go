@@ -73,21 +73,17 @@ func TestInvariant_BatchInvariance(t *testing.T) {
 	wg.Wait()
 }
 
-// step drives a backend by hand.
-func step(t testing.TB, n *native, b *batch) *batch {
+// step drives a backend by hand; it returns the batch of the versions.
+func step(t testing.TB, n *native) *batch {
 	t.Helper()
-	n.mu.Lock()
-	newest := n.models[n.newest]
-	if b == nil {
-		var err error
-		if b, err = newBatch(n.cfg, newest, n.maxLen); err != nil {
-			t.Fatal(err)
-		}
+	lanes, err := n.admit()
+	if err != nil {
+		t.Fatal(err)
 	}
-	n.waiting = b.admit(n.waiting, newest, n.newest)
-	n.mu.Unlock()
-	b.step()
-	return b
+	for _, l := range lanes {
+		l.batch.step()
+	}
+	return n.lane.batch
 }
 
 func TestInvariant_SwapBetweenTokens(t *testing.T) {
@@ -110,18 +106,18 @@ func TestInvariant_SwapBetweenTokens(t *testing.T) {
 	}
 	var b *batch
 	for range 5 {
-		b = step(t, n, b)
+		b = step(t, n)
 	}
 	if err := n.Load(t.Context(), policyOf(t, 1, m1, tok)); err != nil {
 		t.Fatal(err)
 	}
 	n.Unload(0) // what runs keeps its weights
 	for len(b.running) > 0 {
-		b = step(t, n, b)
+		b = step(t, n)
 	}
 	models := []*lm.Model{m0, m1}
-	sameBits(t, "without a pin", (<-follows.done).completion, alone(t, free, n.maxLen, models, []int64{0, 1}, []int{0, 5}))
-	sameBits(t, "pinned", (<-stays.done).completion, alone(t, fixed, n.maxLen, models[:1], []int64{0}, []int{0}))
+	sameBits(t, "without a pin", (<-follows.done).completion, alone(t, free, n.lane.maxLen, models, []int64{0, 1}, []int{0, 5}))
+	sameBits(t, "pinned", (<-stays.done).completion, alone(t, fixed, n.lane.maxLen, models[:1], []int64{0}, []int{0}))
 
 	// The slot that lived through the swap serves nobody's prefix; the other one would, for version 0.
 	mixedOnes := 0
@@ -147,7 +143,7 @@ func TestContinuedConversationIsNotComputedAgain(t *testing.T) {
 	}
 	var b *batch
 	for b == nil || len(b.running) > 0 {
-		b = step(t, n, b)
+		b = step(t, n)
 	}
 	done := <-s.done
 	second := first
@@ -155,7 +151,7 @@ func TestContinuedConversationIsNotComputedAgain(t *testing.T) {
 	if s, err = n.enqueue(t.Context(), second); err != nil {
 		t.Fatal(err)
 	}
-	b.admit(n.waiting, s.model, 0)
+	b.admit(n.lane.waiting, n.models[0])
 	if got, want := len(s.pending), 3; got != want { // the token sampled last, which was never an input, and two new ones
 		t.Errorf("%d tokens are computed, want %d", got, want)
 	}
@@ -181,18 +177,18 @@ func TestCancellationFreesTheSlot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := step(t, n, nil)
+	b := step(t, n)
 	if len(b.running) != 1 || b.running[0] != running {
 		t.Fatal("the first request does not run")
 	}
 	cancel()
-	step(t, n, b)
+	step(t, n)
 	select {
 	case <-next.done:
 	default:
 		t.Error("the slot of the cancelled request was not given to the one that waits")
 	}
-	if len(n.waiting) != 0 || len(gone.done) != 0 {
+	if len(n.lane.waiting) != 0 || len(gone.done) != 0 {
 		t.Error("a cancelled request still waits")
 	}
 	if _, err := n.Generate(ctx, Request{Tokens: []int32{1}}); !errors.Is(err, context.Canceled) {

@@ -57,8 +57,9 @@ var unsupported = map[string][]string{
 	"documents": nil,
 }
 
-// checkSupported refuses a JSON object with parameters that are not supported, naming all of them.
-func checkSupported(object []byte) error {
+// checkSupported refuses a JSON object with parameters that are not supported, naming all of them; but takes those that
+// the endpoint does implement.
+func checkSupported(object []byte, but ...string) error {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(object, &fields); err != nil {
 		return err
@@ -66,7 +67,7 @@ func checkSupported(object []byte) error {
 	var named []string
 	for name, raw := range fields {
 		neutral, known := unsupported[name]
-		if known && !asksForNothing(raw, neutral) {
+		if known && !slices.Contains(but, name) && !asksForNothing(raw, neutral) {
 			named = append(named, name)
 		}
 	}

@@ -51,7 +51,7 @@ func serveGated(t *testing.T, change func(*Config)) (*Server, *gated) {
 		t.Fatal(err)
 	}
 	g := &gated{native: newNative(cfg), entered: make(chan struct{}), gate: make(chan struct{})}
-	s, err := newServer(rt, cfg, g)
+	s, err := newServer(rt, cfg, nil, g)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +220,7 @@ func startOnKafka(t *testing.T, before ...func(*kfake.Cluster)) *stage {
 		t.Fatal(err)
 	}
 	t.Cleanup(st.client.Close)
-	if st.Server, err = New(rt, testConfig()); err != nil {
+	if st.Server, err = New(rt, testConfig(), nil); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -14,7 +14,7 @@ import (
 func TestOnlyPublishedSafetensorsAreLoaded(t *testing.T) {
 	blobs := t.TempDir()
 	rt := testRuntime(t, blobs)
-	s, err := New(rt, testConfig())
+	s, err := New(rt, testConfig(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

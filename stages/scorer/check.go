@@ -11,17 +11,20 @@ import (
 // under one long path would otherwise become a huge SampleGroup.
 const maxBranchTokens = 1 << 24
 
-// check refuses a trace without error that cannot be trained on as it is (I7).
-func check(t *schemas.Trace) error {
+// check refuses a trace without error that cannot be trained on as it is (I7), and where the algorithm needs a teacher one
+// that has not been to it.
+func check(t *schemas.Trace, teacher bool) error {
 	if failed(t) {
 		return nil
 	}
+	begun := make([]bool, len(t.Nodes)) // the branch has tokens up to the node
 	for i := range t.Nodes {
 		n := &t.Nodes[i]
 		if len(n.TokenIDs) != 4*len(n.Mask) || len(n.Logprobs) != 4*len(n.Mask) || len(n.TokenRewards) != 0 && len(n.TokenRewards) != 4*len(n.Mask) {
 			return fmt.Errorf("nodes.%d: tensors of unequal length", i)
 		}
-		if n.Parent < 0 && len(n.Mask) > 0 && n.Mask[0] == 1 {
+		begun[i] = len(n.Mask) > 0 || n.Parent >= 0 && begun[n.Parent]
+		if len(n.Mask) > 0 && n.Mask[0] == 1 && (n.Parent < 0 || !begun[n.Parent]) {
 			return fmt.Errorf("nodes.%d: the first token of a branch was sampled from nothing", i)
 		}
 		sampled := false
@@ -36,6 +39,9 @@ func check(t *schemas.Trace) error {
 		}
 		if temperature := float32(n.Temperature); sampled && !(temperature > 0 && temperature <= math.MaxFloat32) {
 			return fmt.Errorf("nodes.%d: tokens sampled at temperature %v cannot be trained on", i, n.Temperature)
+		}
+		if sampled && teacher && len(n.RefLogprobs) != 4*len(n.Mask) {
+			return fmt.Errorf("nodes.%d.ref_logprobs: %d of %d tokens have a teacher's: set teacher in [envs.%s], or another scorer.advantage", i, n.RefLogprobs.Len(), len(n.Mask), t.Env)
 		}
 		for k := range n.TokenRewards.Len() {
 			if v := float64(n.TokenRewards.At(k)); math.IsNaN(v) || math.IsInf(v, 0) {

@@ -175,7 +175,7 @@ func latency(b *testing.B, brokers []string, start func(*testing.B, *pipeline.Ru
 
 // transactional is the stage as it is.
 func transactional(b *testing.B, rt *pipeline.Runtime) func() {
-	p, err := pipeline.NewProcessor(rt, pipeline.ProcessorConfig{Stage: "scorer", Inputs: []string{pipeline.TopicTraces}, New: New(rt.Run, DefaultConfig())})
+	p, err := pipeline.NewProcessor(rt, pipeline.ProcessorConfig{Stage: "scorer", Inputs: []string{pipeline.TopicTraces}, New: New(rt.Run, DefaultConfig(), 2)})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -189,7 +189,7 @@ func plain(b *testing.B, rt *pipeline.Runtime) func() {
 	if err != nil {
 		b.Fatal(err)
 	}
-	core, err := New(rt.Run, DefaultConfig())(0, nil)
+	core, err := New(rt.Run, DefaultConfig(), 2)(0, nil)
 	if err != nil {
 		b.Fatal(err)
 	}

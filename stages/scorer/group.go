@@ -19,6 +19,10 @@ type group struct {
 	attempts []attempt
 	// broken ends the group: traces disagree about what it is.
 	broken *schemas.Trace
+	// over is the fate of the first rollout that timed out, was cancelled or turned stale: nothing is asked for any more.
+	over string
+	// asked is, by rollout index, the newest attempt that was asked for.
+	asked map[int]int
 }
 
 type attempt struct {
@@ -28,8 +32,8 @@ type attempt struct {
 
 func newGroup(first *schemas.Trace) *group { return &group{first: first} }
 
-// add takes a trace: the first of its rollout, or the first without error. It reports whether there was one of the same
-// attempt already.
+// add takes a trace: the first of its rollout, or the first without error; of failures the first of the latest attempt.
+// It reports whether there was one of the same attempt already.
 func (g *group) add(t *schemas.Trace) (second bool) {
 	if t.GroupSize != g.first.GroupSize || t.Env != g.first.Env {
 		failed := *t
@@ -45,32 +49,48 @@ func (g *group) add(t *schemas.Trace) (second bool) {
 		g.attempts = append(g.attempts, attempt{t.GroupRun, map[int]*schemas.Trace{}})
 	}
 	known := g.attempts[i].traces[t.RolloutIndex]
-	if known == nil || failed(known) && !failed(t) {
+	if known == nil || failed(known) && (!failed(t) || t.Attempt > known.Attempt) {
 		g.attempts[i].traces[t.RolloutIndex] = t
+	}
+	if f := fate(t); f != "" && f != schemas.FateErrored && g.over == "" {
+		g.over = f
 	}
 	return known != nil && known.Attempt == t.Attempt
 }
 
-// complete gives the traces that decide the group, in the order of their rollouts, or nil while some are missing.
+// complete gives the traces that decide the group, in the order of their rollouts, or nil while some are missing or were
+// asked for again.
 //
-// It is the first attempt that is complete, where a failure outside of any named run (the emitter's, at the deadline)
-// stands for a rollout that the run has not delivered. The unnamed attempt decides only where there is no other.
+// It is the first attempt that is complete without error, or else the first that is complete, where a failure outside of
+// any named run (the emitter's, at the deadline) stands for a rollout that the run has not delivered. The unnamed attempt
+// decides only where there is no other.
 func (g *group) complete() []*schemas.Trace {
 	if g.broken != nil {
 		return g.withBroken()
 	}
-	var unnamed map[int]*schemas.Trace
-	for _, a := range g.attempts {
-		if a.run == "" {
-			unnamed = a.traces
-		}
-	}
+	unnamed := g.unnamed()
+	var decisive []*schemas.Trace
 	for _, a := range g.attempts {
 		if a.run == "" && len(g.attempts) > 1 {
 			continue
 		}
-		if traces := a.complete(g.first.GroupSize, unnamed); traces != nil {
+		traces := a.complete(g.first.GroupSize, unnamed)
+		switch {
+		case traces == nil || slices.ContainsFunc(traces, g.awaited):
+		case !slices.ContainsFunc(traces, failed):
 			return traces
+		case decisive == nil:
+			decisive = traces
+		}
+	}
+	return decisive
+}
+
+// unnamed are the traces of no named run.
+func (g *group) unnamed() map[int]*schemas.Trace {
+	for _, a := range g.attempts {
+		if a.run == "" {
+			return a.traces
 		}
 	}
 	return nil
@@ -113,12 +133,15 @@ func (a attempt) complete(size int, unnamed map[int]*schemas.Trace) []*schemas.T
 
 func failed(t *schemas.Trace) bool { return len(t.Errors) > 0 }
 
-// reason is why a group of these traces has no samples: the fate of a failed rollout, that which says most about the
-// whole group coming first. It is empty where no rollout failed.
-func reason(traces []*schemas.Trace) string {
+// reason is why a group of these traces has failed rollouts: the fate that says most about the whole group comes first.
+// It is empty where no rollout failed.
+func (g *group) reason(traces []*schemas.Trace) string {
 	fates := map[string]bool{}
 	for _, t := range traces {
 		fates[fate(t)] = true
+	}
+	if delete(fates, ""); len(fates) > 0 && g.over != "" {
+		fates[g.over] = true // of a rollout that a trace without error stands for
 	}
 	for _, f := range []string{schemas.FateTimedOut, schemas.FateCancelled, schemas.FateStale, schemas.FateErrored} {
 		if fates[f] {
@@ -149,7 +172,7 @@ func fate(t *schemas.Trace) string {
 func describe(t *schemas.Trace) schemas.RolloutFate {
 	tokens, _ := branchSizes(t)
 	f := schemas.RolloutFate{
-		RolloutIndex: t.RolloutIndex, Attempt: t.Attempt, Fate: fate(t), PolicyStart: policyStart(t.Nodes),
+		RolloutIndex: t.RolloutIndex, Attempt: t.Attempt, Fate: fate(t), PolicyStart: policyStart(t),
 		Tokens: int(min(tokens, maxBranchTokens)), Truncated: t.Truncated,
 	}
 	if failed(t) {

@@ -1,171 +1,169 @@
 package scorer
 
 import (
-	"bytes"
 	"encoding/binary"
 	"math"
+	"slices"
 
 	"github.com/prl-project/prl/schemas"
 	"github.com/prl-project/prl/stages/scorer/advantage"
-	"github.com/prl-project/prl/stages/scorer/filter"
 )
 
-// score fills in the samples of a group without failed rollouts, or the filter that left none. A rollout that goes on
-// to the packer keeps an empty fate.
-//
-// A sample without a token to train on is never sent. Whether one is sent of which every advantage is zero is up to the
-// filter zero_advantage alone: dropped in its mode drop, sent in its mode monitor.
-func (r rules) score(traces []*schemas.Trace, sg *schemas.SampleGroup, stats *Stats) {
-	rollouts := make([]advantage.Rollout, len(traces))
-	for i, t := range traces {
-		rollouts[i] = advantage.NewRollout(t)
-	}
-	taker := ""
-	for i, a := range r.algorithm.Advantages(rollouts) {
-		sg.Rollouts[i].Fate = schemas.FateFiltered
-		if a.Excluded {
-			continue
-		}
-		for _, s := range samplesOf(traces[i], a) {
-			if name := r.take(filter.Sample{Sample: &s, Trace: traces[i]}, stats); name == "" {
-				sg.Samples = append(sg.Samples, s)
-				sg.Rollouts[i].Fate = ""
-			} else if taker == "" {
-				taker = name
-			}
-		}
-	}
-	if len(sg.Samples) > 0 {
-		return
-	}
-	sg.Reason, sg.Filter = schemas.FateFiltered, taker
-	if taker == "" {
-		sg.Filter = filter.NothingToTrain
-	}
+// A part is one message of a branch, and what the branch trains of it.
+type part struct {
+	node     *schemas.Node
+	first    int // number of its first sampled token; -1 where no sampled token is trained
+	from, to int // the tokens of an environment's answer that are trained
 }
 
-// take is the name of the first filter that drops the sample.
-func (r rules) take(s filter.Sample, stats *Stats) string {
-	for i, f := range r.filters {
-		if !f.Takes(s) {
-			continue
-		}
-		if r.modes[i] == filter.Drop {
-			return f.Name()
-		}
-		stats.Monitored++
+// parts are the messages of a branch, the root first. Only nodes that belong to it are trained in it; answers of the
+// environment are messages of the roles after the first sampled token, without scaffolding where that is known.
+func (r *rollout) parts(number int, roles []string) (parts []part, length int) {
+	depth := 0
+	for k := r.branches[number].leaf; k >= 0; k = r.trace.Nodes[k].Parent {
+		depth++
 	}
-	return ""
+	parts = make([]part, 0, depth)
+	for k := r.branches[number].leaf; k >= 0; k = r.trace.Nodes[k].Parent {
+		parts = append(parts, part{node: &r.trace.Nodes[k], first: -1})
+		if r.owner[k] == number && r.sampled[k] > 0 {
+			parts[len(parts)-1].first = r.first[k]
+		}
+		if r.owner[k] == number && r.sampled[k] == 0 && slices.Contains(roles, r.trace.Nodes[k].Role) {
+			parts[len(parts)-1].from, parts[len(parts)-1].to = body(&r.trace.Nodes[k])
+		}
+		length += len(r.trace.Nodes[k].Mask)
+	}
+	slices.Reverse(parts)
+	for i := range parts {
+		if slices.Contains(parts[i].node.Mask, 1) {
+			break
+		}
+		parts[i].to = parts[i].from // nobody had said anything yet
+	}
+	return parts, length
 }
 
-var one = []byte{1}
-
-// samplesOf makes a sample of every branch of a trace that has tokens to train on. A sampled node that several branches
-// share is trained in the first of them. Branches are numbered by their leaves' order among the nodes.
-func samplesOf(t *schemas.Trace, a advantage.Advantage) []schemas.Sample {
-	sampled := make([]int, len(t.Nodes)+1) // before each node
-	leaf := make([]bool, len(t.Nodes))
-	for i := range t.Nodes {
-		sampled[i+1] = sampled[i] + bytes.Count(t.Nodes[i].Mask, one)
-		leaf[i] = true
-		if p := t.Nodes[i].Parent; p >= 0 {
-			leaf[p] = false
-		}
+// body is the tokens of a message's content; all of them where what is scaffolding is not known.
+func body(n *schemas.Node) (from, to int) {
+	if n.BodyTo == 0 {
+		return 0, len(n.Mask)
 	}
-	var samples []schemas.Sample
-	trained := make([]bool, len(t.Nodes))
-	branch := 0
-	for i := range t.Nodes {
-		if !leaf[i] {
-			continue
-		}
-		length, train := 0, false
-		var path []*schemas.Node
-		var first []int // number of the first sampled token of each node on the path; -1 where it is not trained
-		for k := i; k >= 0; k = t.Nodes[k].Parent {
-			path = append(path, &t.Nodes[k])
-			length += t.Nodes[k].TokenIDs.Len()
-			if trained[k] || sampled[k+1] == sampled[k] {
-				first = append(first, -1)
-			} else {
-				first = append(first, sampled[k])
-				train = true
-			}
-			trained[k] = true
-		}
-		if train {
-			samples = append(samples, sampleOf(t.RolloutIndex, branch, length, path, first, a))
-		}
-		branch++
-	}
-	return samples
+	return n.BodyFrom, n.BodyTo
 }
 
-// sampleOf joins the nodes of a path, which begins at the leaf.
-func sampleOf(rollout, branch, length int, path []*schemas.Node, first []int, a advantage.Advantage) schemas.Sample {
-	const widths = 4 + 4 + 4 + 4 + 1
-	memory := make([]byte, widths*length)
+// sample makes the sample of a branch from its member's credit, and gives the messages it joins, the root first; nil where
+// none of its tokens is in a loss.
+func (r *rollout) sample(number int, credit advantage.Credit, roles []string) (*schemas.Sample, []*schemas.Node) {
+	if credit.Answers == 0 {
+		roles = nil
+	}
+	parts, length := r.parts(number, roles)
+	trains, answers := false, false
+	path := make([]*schemas.Node, len(parts))
+	for i, p := range parts {
+		path[i] = p.node
+		trains, answers = trains || p.first >= 0, answers || p.from < p.to
+	}
+	rl, ref := trains && credit.RL, trains && credit.RefKL != 0
+	ce := trains && credit.CE != 0 || answers
+	if !rl && !ce && !ref {
+		return nil, nil
+	}
+	s := &schemas.Sample{RolloutIndex: r.trace.RolloutIndex, Branch: number, Agent: path[len(path)-1].Agent}
+	allocate(s, length, ce, ref)
+	at := 0
+	for _, p := range parts {
+		write(s, at, p, credit)
+		at += len(p.node.Mask)
+		if r.trace.Policy == "" {
+			s.PolicyStart = lower(s.PolicyStart, nodeStart(p.node))
+		}
+	}
+	return s, path
+}
+
+// allocate makes a sample's tensors of n tokens.
+func allocate(s *schemas.Sample, n int, ce, ref bool) {
+	width := 4 + 4 + 4 + 4 + 1
+	if ce {
+		width += 4
+	}
+	if ref {
+		width += 4 + 4
+	}
+	memory := make([]byte, width*n)
 	tensor := func(width int) []byte {
-		t := memory[: width*length : width*length]
-		memory = memory[width*length:]
+		t := memory[: width*n : width*n]
+		memory = memory[width*n:]
 		return t
 	}
-	s := schemas.Sample{
-		RolloutIndex: rollout, Branch: branch,
-		TokenIDs: tensor(4), Logprobs: tensor(4), Advantages: tensor(4), Temperatures: tensor(4), Mask: tensor(1),
+	s.TokenIDs, s.Logprobs, s.Advantages, s.Temperatures, s.Mask = tensor(4), tensor(4), tensor(4), tensor(4), tensor(1)
+	if ce {
+		s.CeWeights = tensor(4)
 	}
-	at := 0
-	for k := len(path) - 1; k >= 0; k-- {
-		n := path[k]
-		copy(s.TokenIDs[4*at:], n.TokenIDs)
-		copy(s.Logprobs[4*at:], n.Logprobs)
-		if first[k] >= 0 {
-			copy(s.Mask[at:], n.Mask)
+	if ref {
+		s.RefKlWeights, s.RefLogprobs = tensor(4), tensor(4)
+	}
+}
+
+// write puts a message into a sample's tensors, from token at on.
+func write(s *schemas.Sample, at int, p part, credit advantage.Credit) {
+	n := p.node
+	copy(s.TokenIDs[4*at:], n.TokenIDs)
+	copy(s.Logprobs[4*at:], n.Logprobs)
+	one, temperature := math.Float32bits(1), math.Float32bits(float32(n.Temperature))
+	temperatures := s.Temperatures[4*at:]
+	for k, m := range n.Mask {
+		bits := one
+		if m == 1 {
+			bits = temperature
 		}
-		next := first[k]
-		temperature := math.Float32bits(float32(n.Temperature))
-		for _, m := range n.Mask {
-			bits := math.Float32bits(1)
-			if m == 1 && first[k] >= 0 {
-				binary.LittleEndian.PutUint32(s.Advantages[4*at:], math.Float32bits(a.At(next)))
-				bits = temperature
+		binary.LittleEndian.PutUint32(temperatures[4*k:], bits)
+	}
+	if p.first >= 0 {
+		train(s, at, p, credit)
+	}
+	for k := p.from; k < p.to; k++ {
+		put(s.CeWeights, at+k, credit.Answers)
+	}
+}
+
+// train credits the sampled tokens of a message.
+func train(s *schemas.Sample, at int, p part, credit advantage.Credit) {
+	mask := p.node.Mask
+	if credit.RL {
+		copy(s.Mask[at:], mask)
+		next := p.first
+		for k, m := range mask {
+			if m == 1 {
+				put(s.Advantages, at+k, credit.At(next))
 				next++
 			}
-			binary.LittleEndian.PutUint32(s.Temperatures[4*at:], bits)
-			at++
 		}
-		s.PolicyStart = lower(s.PolicyStart, nodeStart(n))
 	}
-	return s
-}
-
-// policyStart is the lowest version that sampled a token of the nodes; nil where none is known.
-func policyStart(nodes []schemas.Node) (lowest *int64) {
-	for i := range nodes {
-		lowest = lower(lowest, nodeStart(&nodes[i]))
+	if credit.CE != 0 {
+		fill(s.CeWeights, at, mask, credit.CE)
 	}
-	return lowest
-}
-
-func nodeStart(n *schemas.Node) (lowest *int64) {
-	for i, v := range n.Versions {
-		end := len(n.Mask)
-		if i+1 < len(n.Versions) {
-			end = min(end, n.Versions[i+1].Offset)
-		}
-		for k := v.Offset; k < end; k++ {
-			if n.Mask[k] == 1 {
-				lowest = lower(lowest, &n.Versions[i].Version)
-				break
+	if credit.RefKL != 0 {
+		fill(s.RefKlWeights, at, mask, credit.RefKL)
+		for k, m := range mask {
+			if m == 1 {
+				put(s.RefLogprobs, at+k, p.node.RefLogprobs.At(k))
 			}
 		}
 	}
-	return lowest
 }
 
-func lower(a, b *int64) *int64 {
-	if a == nil || b != nil && *b < *a {
-		return b
+// fill puts v where the mask is 1, from element at on.
+func fill(t schemas.Float32s, at int, mask schemas.Uint8s, v float32) {
+	for k, m := range mask {
+		if m == 1 {
+			put(t, at+k, v)
+		}
 	}
-	return a
+}
+
+func put(t schemas.Float32s, i int, v float32) {
+	binary.LittleEndian.PutUint32(t[4*i:], math.Float32bits(v))
 }

@@ -8,13 +8,18 @@ import (
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/pipeline/pipelinetest"
 	"github.com/prl-project/prl/schemas"
-	"github.com/prl-project/prl/stages/scorer/filter"
+	"github.com/prl-project/prl/stages/scorer/advantage"
 )
 
 func newCore(partitions int, partition int32) pipelinetest.New {
+	return coreOf(DefaultConfig(), partitions, partition)
+}
+
+// coreOf makes cores that try a rollout again twice.
+func coreOf(cfg Config, partitions int, partition int32) pipelinetest.New {
 	run := pipeline.DefaultRunConfig()
 	run.TracePartitions = partitions
-	factory := New(run, DefaultConfig())
+	factory := New(run, cfg, 2)
 	return func(state []byte) (pipeline.Core, error) { return factory(partition, state) }
 }
 
@@ -23,7 +28,9 @@ func feed(t testing.TB, r *pipelinetest.Runner, traces ...*schemas.Trace) []*sch
 	var groups []*schemas.SampleGroup
 	for _, trace := range traces {
 		for _, e := range r.Feed(t, pipeline.TopicTraces, trace) {
-			groups = append(groups, e.Value.(*schemas.SampleGroup))
+			if e.Topic == pipeline.TopicSamples {
+				groups = append(groups, e.Value.(*schemas.SampleGroup))
+			}
 		}
 	}
 	return groups
@@ -73,11 +80,14 @@ func TestInvariant_FirstGoodTrace(t *testing.T) {
 
 // Of errors, the first stays.
 func TestFirstError(t *testing.T) {
-	groups := feed(t, pipelinetest.NewRunner(t, newCore(1, 0)), failure(0, 2, 0, "crashed"), failure(0, 2, 0, "timed_out"), trace(0, 2, 1, 5))
-	if len(groups) != 1 || groups[0].Reason != "errored" {
+	r := pipelinetest.NewRunner(t, coreOf(dropping(), 1, 0))
+	groups := feed(t, r, failure(0, 2, 0, "crashed"), failure(0, 2, 0, "model"), trace(0, 2, 1, 5))
+	if len(groups) != 1 || groups[0].Reason != "errored" || groups[0].Rollouts[0].Error != "crashed: message" {
 		t.Fatalf("%+v", groups)
 	}
 }
+
+func dropping() Config { return with(func(s *Settings) { s.Partial = Drop }) }
 
 func TestReasons(t *testing.T) {
 	for _, tt := range []struct {
@@ -90,7 +100,7 @@ func TestReasons(t *testing.T) {
 		{[]string{"cancelled", "stale", "model"}, "cancelled", []string{"cancelled", "stale", "errored"}},
 		{[]string{"", "stale", "crashed"}, "stale", []string{"stale", "stale", "errored"}},
 	} {
-		r := pipelinetest.NewRunner(t, newCore(1, 0))
+		r := pipelinetest.NewRunner(t, coreOf(dropping(), 1, 0))
 		var groups []*schemas.SampleGroup
 		for i, kind := range tt.kinds {
 			if kind == "" {
@@ -146,6 +156,7 @@ func TestPoison(t *testing.T) {
 		"token rewards": func(t *schemas.Trace) {
 			t.Nodes[1].TokenRewards = schemas.Float32s{0, 0, 0, 0, 0, 0, 0xc0, 0x7f, 0, 0, 0, 0}
 		},
+		"nothing before":  func(t *schemas.Trace) { t.Nodes[0] = prompt(-1, 0, 0) },
 		"endless samples": fan,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -259,69 +270,65 @@ func TestInvariant_Determinism(t *testing.T) {
 	}
 }
 
-func TestConfig(t *testing.T) {
-	yes := true
-	good := DefaultConfig()
-	good.Envs = map[string]EnvConfig{"wordle": {NormalizeStd: &yes, ZeroAdvantage: filter.Monitor}}
-	if err := good.Validate(); err != nil {
-		t.Error(err)
-	}
-	if c := good.of("wordle"); !c.NormalizeStd || c.Advantage != "grpo" || c.ZeroAdvantage != filter.Monitor {
-		t.Errorf("%+v", c)
-	}
-	if c := good.of("catch"); c.NormalizeStd || c.ZeroAdvantage != filter.Drop {
-		t.Errorf("%+v", c)
-	}
-	bad := DefaultConfig()
-	bad.Envs = map[string]EnvConfig{"wordle": {Advantage: "ppo"}}
-	if err := bad.Validate(); err == nil || err.Error() != `scorer.envs.wordle.advantage = "ppo" is no advantage algorithm: one of grpo` {
-		t.Error(err)
-	}
-}
-
+// BenchmarkGroup scores a group of eight rollouts of 12 nodes with 256 tokens each.
 func BenchmarkGroup(b *testing.B) {
-	// Eight rollouts of 12 nodes with 256 tokens each.
 	var traces []*schemas.Trace
 	for i := range 8 {
-		t := trace(0, 8, i, float64(i))
+		t := trace(0, 8, i, float64(i+1))
 		t.Nodes = nil
 		for k := range 12 {
 			if k%2 == 0 {
 				t.Nodes = append(t.Nodes, prompt(k-1, 0, 256))
+				t.Nodes[k].Role = "tool"
 			} else {
 				t.Nodes = append(t.Nodes, answer(k-1, 0, 256, run(0, 1)))
+				t.Nodes[k].RefLogprobs = t.Nodes[k].Logprobs
 			}
 		}
 		traces = append(traces, t)
 	}
-	b.ReportAllocs()
-	for b.Loop() {
-		core, err := newCore(1, 0)(nil)
-		if err != nil {
-			b.Fatal(err)
-		}
-		var out pipeline.Out
-		for i, t := range traces {
-			if err := core.Process(pipeline.Record{Ref: pipeline.Ref{Offset: int64(i)}, Value: t}, &out); err != nil {
-				b.Fatal(err)
+	for _, name := range advantage.Names() {
+		b.Run(name, func(b *testing.B) {
+			newCore := coreOf(with(func(s *Settings) { s.Advantage = name }), 1, 0)
+			b.ReportAllocs()
+			for b.Loop() {
+				core, err := newCore(nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+				var out pipeline.Out
+				for i, t := range traces {
+					if err := core.Process(pipeline.Record{Ref: pipeline.Ref{Offset: int64(i)}, Value: t}, &out); err != nil {
+						b.Fatal(err)
+					}
+				}
+				if len(out.Emitted) != 1 || len(out.Emitted[0].Value.(*schemas.SampleGroup).Samples) != 8 {
+					b.Fatal("no group of eight samples")
+				}
 			}
-		}
-		if len(out.Emitted) != 1 {
-			b.Fatal("no group")
-		}
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "groups/s")
+			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(8*b.N), "µs/trace")
+		})
 	}
-	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(8*b.N), "µs/trace")
 }
 
-// FuzzCore plays any sequence of records: two bytes each, group and rollout, and what kind of result. Whatever comes, no
-// group ends twice, all that is emitted is valid, and a restart changes nothing.
+// FuzzCore plays any sequence of records under one of the ways with partial groups: two bytes each, group and rollout, and
+// what kind of result. Whatever comes, no group ends twice, nothing is asked for twice or of a decided group, all that is
+// emitted is valid, and a restart changes nothing.
 func FuzzCore(f *testing.F) {
-	f.Add([]byte{0, 0, 0, 1, 1, 2, 0x10, 3, 0, 1})
-	f.Add([]byte{0x31, 9, 0x31, 0xff, 0x01, 4})
+	f.Add([]byte{0, 0, 0, 0, 1, 1, 2, 0x10, 3, 0, 1})
+	f.Add([]byte{1, 0x31, 9, 0x31, 0xff, 0x01, 4})
+	f.Add([]byte{0, 0, 0x17, 0, 6, 0, 0x27, 0, 0x37})                // one rollout fails three times
+	f.Add([]byte{0, 0x40, 0x08, 0x50, 0x18, 0x40, 0x11, 0x50, 0x11}) // a run fails, another one does not
+	f.Add([]byte{1, 0x40, 0x17, 0x50, 0x0f, 2, 0x40, 0x39})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		r := pipelinetest.NewRunner(t, newCore(1, 0))
-		seen := map[int64]bool{}
-		for ; len(b) >= 2; b = b[2:] {
+		if len(b) == 0 {
+			return
+		}
+		cfg := with(func(s *Settings) { s.Partial = []Partial{Refill, Train, Drop}[b[0]%3] })
+		r := pipelinetest.NewRunner(t, coreOf(cfg, 1, 0))
+		seen, asked := map[int64]bool{}, map[schemas.Request]bool{}
+		for b = b[1:]; len(b) >= 2; b = b[2:] {
 			size := 1 + int(b[0]>>6)
 			tr := trace(int64(b[0]&15), size, int(b[0]>>4&3)%size, float64(b[1]>>4))
 			switch b[1] & 15 {
@@ -339,11 +346,28 @@ func FuzzCore(f *testing.F) {
 				tr.Env = "wordle"
 			case 6:
 				r.Restart(t)
+			case 7:
+				tr.Errors, tr.Attempt = []schemas.TraceError{{Type: "model"}}, int(b[1]>>4)-1
+			case 8:
+				tr.Errors, tr.GroupRun = []schemas.TraceError{{Type: "model"}}, string('a'+rune(b[1]>>4))
+			case 9:
+				tr.Nodes[1].Reward, tr.Nodes[1].Agent = new(float64(b[1]>>4)), "solver"
 			}
 			if tr.Validate() != nil {
 				continue
 			}
-			for _, g := range feed(t, r, tr) {
+			before := len(r.Emitted)
+			groups := feed(t, r, tr)
+			for _, e := range r.Emitted[before:] {
+				request, ok := e.Value.(*schemas.Request)
+				if ok && (asked[*request] || seen[request.GroupID] || cfg.Partial != Refill) {
+					t.Fatalf("%+v was asked for before, or of a decided group, or under %s", request, cfg.Partial)
+				}
+				if ok {
+					asked[*request] = true
+				}
+			}
+			for _, g := range groups {
 				if seen[g.GroupID] {
 					t.Fatalf("group %d ended twice", g.GroupID)
 				}

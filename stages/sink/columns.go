@@ -25,6 +25,8 @@ type columns struct {
 	Type reflect.Type
 	// set writes src (of the schemas type) into dst (of Type).
 	set func(dst, src reflect.Value)
+	// get is the way back: it writes src (of Type) into dst (of the schemas type).
+	get func(dst, src reflect.Value)
 }
 
 func columnsOf(t reflect.Type) columns {
@@ -32,10 +34,14 @@ func columnsOf(t reflect.Type) columns {
 	case schemas.Int32s:
 		return columns{reflect.TypeFor[[]int32](), func(dst, src reflect.Value) {
 			dst.Set(reflect.ValueOf(src.Interface().(schemas.Int32s).Values()))
+		}, func(dst, src reflect.Value) {
+			dst.SetBytes(schemas.PackInt32s(src.Interface().([]int32)))
 		}}
 	case schemas.Float32s:
 		return columns{reflect.TypeFor[[]float32](), func(dst, src reflect.Value) {
 			dst.Set(reflect.ValueOf(src.Interface().(schemas.Float32s).Values()))
+		}, func(dst, src reflect.Value) {
+			dst.SetBytes(schemas.PackFloat32s(src.Interface().([]float32)))
 		}}
 	case schemas.Uint8s:
 		return columns{reflect.TypeFor[[]int32](), func(dst, src reflect.Value) {
@@ -44,17 +50,24 @@ func columnsOf(t reflect.Type) columns {
 				values[i] = int32(b)
 			}
 			dst.Set(reflect.ValueOf(values))
+		}, func(dst, src reflect.Value) {
+			packed := make([]byte, src.Len())
+			for i, v := range src.Interface().([]int32) {
+				packed[i] = byte(v)
+			}
+			dst.SetBytes(packed)
 		}}
 	case []byte:
-		return columns{t, reflect.Value.Set}
+		return columns{t, reflect.Value.Set, reflect.Value.Set}
 	}
 	switch t.Kind() {
 	case reflect.Bool, reflect.Int64, reflect.Float64:
-		return columns{t, reflect.Value.Set}
+		return columns{t, reflect.Value.Set, reflect.Value.Set}
 	case reflect.Int:
-		return columns{reflect.TypeFor[int32](), func(dst, src reflect.Value) { dst.SetInt(src.Int()) }}
+		same := func(dst, src reflect.Value) { dst.SetInt(src.Int()) }
+		return columns{reflect.TypeFor[int32](), same, same}
 	case reflect.String:
-		return columns{t, func(dst, src reflect.Value) { dst.SetString(readable(src.String())) }}
+		return columns{t, func(dst, src reflect.Value) { dst.SetString(readable(src.String())) }, reflect.Value.Set}
 	case reflect.Pointer:
 		return optional(columnsOf(t.Elem()))
 	case reflect.Slice:
@@ -71,36 +84,43 @@ func columnsOf(t reflect.Type) columns {
 func readable(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 func optional(elem columns) columns {
-	return columns{reflect.PointerTo(elem.Type), func(dst, src reflect.Value) {
-		if src.IsNil() {
-			return
+	through := func(move func(dst, src reflect.Value)) func(dst, src reflect.Value) {
+		return func(dst, src reflect.Value) {
+			if src.IsNil() {
+				return
+			}
+			dst.Set(reflect.New(dst.Type().Elem()))
+			move(dst.Elem(), src.Elem())
 		}
-		dst.Set(reflect.New(elem.Type))
-		elem.set(dst.Elem(), src.Elem())
-	}}
+	}
+	return columns{reflect.PointerTo(elem.Type), through(elem.set), through(elem.get)}
 }
 
 func list(elem columns) columns {
-	t := reflect.SliceOf(elem.Type)
-	return columns{t, func(dst, src reflect.Value) {
-		n := src.Len()
-		dst.Set(reflect.MakeSlice(t, n, n))
-		for i := range n {
-			elem.set(dst.Index(i), src.Index(i))
+	each := func(move func(dst, src reflect.Value)) func(dst, src reflect.Value) {
+		return func(dst, src reflect.Value) {
+			n := src.Len()
+			dst.Set(reflect.MakeSlice(dst.Type(), n, n))
+			for i := range n {
+				move(dst.Index(i), src.Index(i))
+			}
 		}
-	}}
+	}
+	return columns{reflect.SliceOf(elem.Type), each(elem.set), each(elem.get)}
 }
 
 func mapping(elem columns) columns {
-	t := reflect.MapOf(reflect.TypeFor[string](), elem.Type)
-	return columns{t, func(dst, src reflect.Value) {
-		dst.Set(reflect.MakeMapWithSize(t, src.Len()))
-		for entries := src.MapRange(); entries.Next(); {
-			v := reflect.New(elem.Type).Elem()
-			elem.set(v, entries.Value())
-			dst.SetMapIndex(reflect.ValueOf(readable(entries.Key().String())), v)
+	each := func(move func(dst, src reflect.Value)) func(dst, src reflect.Value) {
+		return func(dst, src reflect.Value) {
+			dst.Set(reflect.MakeMapWithSize(dst.Type(), src.Len()))
+			for entries := src.MapRange(); entries.Next(); {
+				v := reflect.New(dst.Type().Elem()).Elem()
+				move(v, entries.Value())
+				dst.SetMapIndex(reflect.ValueOf(readable(entries.Key().String())), v)
+			}
 		}
-	}}
+	}
+	return columns{reflect.MapOf(reflect.TypeFor[string](), elem.Type), each(elem.set), each(elem.get)}
 }
 
 func group(t reflect.Type) columns {
@@ -114,6 +134,10 @@ func group(t reflect.Type) columns {
 	return columns{reflect.StructOf(fields), func(dst, src reflect.Value) {
 		for i, e := range elems {
 			e.set(dst.Field(i), src.Field(i))
+		}
+	}, func(dst, src reflect.Value) {
+		for i, e := range elems {
+			e.get(dst.Field(i), src.Field(i))
 		}
 	}}
 }

@@ -93,11 +93,12 @@ func Begin(ctx context.Context, rt *pipeline.Runtime, from string, blobs *pipeli
 	}
 	v.Config, v.Tokenizer = take(modelPrefix, origin.Config), take(modelPrefix, origin.Tokenizer)
 	v.Weights = take(weightsPrefix, origin.Weights)
-	checkpoint := take(checkpointPrefix, *origin.Checkpoint)
+	if origin.Checkpoint != nil { // else nothing trains on from it
+		v.Checkpoint = new(take(checkpointPrefix, *origin.Checkpoint))
+	}
 	if err != nil {
 		return fmt.Errorf("take over version %d of run %s: %w", origin.Version, from, err)
 	}
-	v.Checkpoint = &checkpoint
 	emissions := []pipeline.Emission{{Topic: pipeline.TopicPolicies, Partition: pipeline.AutoPartition, Value: v}}
 	for _, s := range states {
 		emissions = append(emissions, pipeline.Emission{Topic: pipeline.TopicState, Partition: pipeline.AutoPartition, Value: s})

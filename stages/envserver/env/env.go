@@ -7,7 +7,7 @@
 // An [Environment] numbers its tasks and starts episodes; an [Episode] gives the first messages, answers the policy's
 // replies and scores what happened. Three methods each; the package example is a complete environment in forty lines.
 // Tools are exported methods of the episode (see [Tools]). What else an environment can do, it says by implementing
-// [Baseliner], [GroupScorer], [Finisher] or [io.Closer].
+// [Baseliner], [Demonstrator], [GroupScorer], [Rescorer], [Finisher] or [io.Closer].
 //
 // # Whose fault
 //
@@ -107,6 +107,14 @@ type Finisher interface {
 // that does not look at what it is shown), "copy" (answers what it was shown).
 type Baseliner interface {
 	Baselines(split Split) map[string]float64
+}
+
+// Demonstrator is an environment that can show how a task is solved, for self-distillation: the policy that is shown the
+// demonstration, as a system message before the conversation, is the teacher of the policy that is not.
+type Demonstrator interface {
+	// Demonstrate is an expert's solution of a task, the same whenever it is asked for. It is written in the characters of the
+	// prompt and the replies, and short: it shares the model's context with the conversation.
+	Demonstrate(task json.RawMessage, seed int64) (string, error)
 }
 
 // Rollout is a finished episode as a [GroupScorer] sees it.

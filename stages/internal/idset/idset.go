@@ -46,6 +46,14 @@ func (s *Set) Add(id int64) bool {
 	return true
 }
 
+// MissingFrom is the lowest id from lo on that is not in the set.
+func (s *Set) MissingFrom(lo int64) int64 {
+	if i := s.search(lo); i < len(s.runs) && s.runs[i].lo <= lo {
+		return s.runs[i].hi + 1
+	}
+	return lo
+}
+
 // Between is the number of ids of the set from lo to hi, both included.
 func (s *Set) Between(lo, hi int64) int64 {
 	n := int64(0)

@@ -24,6 +24,9 @@ func TestSetIsAMap(t *testing.T) {
 				t.Fatalf("%v comes back as %v, %v", s.runs, restored.runs, err)
 			}
 			lo, hi := rng.Int64N(size), rng.Int64N(size)
+			if m := restored.MissingFrom(lo); m < lo || restored.Has(m) || restored.Between(lo, m) != m-lo {
+				t.Fatalf("MissingFrom(%d) of %v = %d", lo, restored.runs, m)
+			}
 			n := int64(0)
 			for i := range size {
 				if restored.Has(i) != want[i] {

@@ -4,12 +4,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/term"
 )
 
-// Printer shows a View over and over: in place on a terminal, as a line now and then elsewhere.
+// Printer shows a View, or a Bar, over and over: in place on a terminal, as a line now and then elsewhere.
 type Printer struct {
 	out      io.Writer
 	terminal bool
@@ -61,6 +62,40 @@ func (p *Printer) Show(v *View, now time.Time) {
 	}
 	p.last, p.step = now, step
 	fmt.Fprintln(p.out, v.Line(now))
+}
+
+// A Bar is work of a known size.
+type Bar struct {
+	Done, Total int
+	Note        string // beside it
+}
+
+// String is the bar in one line.
+func (b Bar) String() string {
+	const width = 30
+	done := 0
+	if b.Total > 0 {
+		done = width * min(b.Done, b.Total) / b.Total
+	}
+	return fmt.Sprintf("%s%s %d of %d %s", strings.Repeat("█", done), strings.Repeat("░", width-done), b.Done, b.Total, b.Note)
+}
+
+// ShowBar draws b if it is time to.
+func (p *Printer) ShowBar(b Bar, now time.Time) {
+	over := b.Done >= b.Total && p.step != int64(b.Done)
+	every := lineEvery
+	if p.terminal {
+		every = screenEvery
+	}
+	if now.Sub(p.last) < every && !over {
+		return
+	}
+	p.last, p.step = now, int64(b.Done)
+	if p.terminal {
+		p.draw([]string{clip(b.String(), p.width)})
+		return
+	}
+	fmt.Fprintf(p.out, "%d of %d %s\n", b.Done, b.Total, b.Note)
 }
 
 func (p *Printer) draw(lines []string) {

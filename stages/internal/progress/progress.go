@@ -74,6 +74,9 @@ func (v *View) Feed(r pipeline.Record) {
 	case *schemas.GroupOutcome:
 		v.outcome(rec)
 	case *schemas.EvalResult:
+		if pipeline.EvalByHand(rec.Eval) {
+			return // no part of the run
+		}
 		v.evals[evalKey{rec.Eval, rec.Version}] = rec
 	case *schemas.StageState:
 		if rec.Stage == "emitter" && len(rec.Core) > 0 && v.OpenGroups != nil {

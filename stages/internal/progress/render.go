@@ -59,18 +59,24 @@ func (v *View) Screen(now time.Time, width int) []string {
 	lines = append(lines, "  rollouts: "+strings.Join(fates, ", "))
 	for _, name := range v.evalNames() {
 		if e := v.newestEval(name); e != nil {
-			lines = append(lines, fmt.Sprintf("  eval %-9s version %d: avg@%d %.3f", name, e.Version, e.K, e.AvgAtK))
+			lines = append(lines, fmt.Sprintf("  eval %-9s version %d: avg@%d %s", name, e.Version, e.K, Interval(e.AvgAtK, e.AvgStderr)))
 		}
 	}
 	if waiting := v.Waiting(v.evalNames()); waiting != "" {
 		lines = append(lines, "  waits for "+waiting)
 	}
 	for i, l := range lines {
-		if r := []rune(l); width > 0 && len(r) > width {
-			lines[i] = string(r[:width])
-		}
+		lines[i] = clip(l, width)
 	}
 	return lines
+}
+
+// clip cuts a line to a terminal's width; 0 is any.
+func clip(line string, width int) string {
+	if r := []rune(line); width > 0 && len(r) > width {
+		return string(r[:width])
+	}
+	return line
 }
 
 // spark draws the reward of an environment over all steps in n characters.
@@ -107,7 +113,7 @@ func (v *View) Summary(elapsed time.Duration) string {
 	var b strings.Builder
 	final, _ := v.Final()
 	fmt.Fprintf(&b, "\nThe run ended with policy version %d after %v (weights SHA-256 %s).\n", final, elapsed.Round(time.Second), sha(v.policy))
-	fmt.Fprintf(&b, "%-14s %9s %9s %9s   beside: reward of policies that need no model\n", "eval", "episodes", "version 0", fmt.Sprintf("version %d", final))
+	fmt.Fprintf(&b, "%-14s %9s %15s %15s   beside: reward of policies that need no model\n", "eval", "episodes", "version 0", fmt.Sprintf("version %d", final))
 	for _, name := range v.evalNames() {
 		last := v.evals[evalKey{name, final}]
 		if last == nil {
@@ -115,22 +121,13 @@ func (v *View) Summary(elapsed time.Duration) string {
 		}
 		start := "-"
 		if e := v.evals[evalKey{name, 0}]; e != nil {
-			start = fmt.Sprintf("%.3f", e.AvgAtK)
+			start = Interval(e.AvgAtK, e.AvgStderr)
 		}
-		var beside []string
-		for _, k := range slices.Sorted(maps.Keys(last.Baselines)) {
-			beside = append(beside, fmt.Sprintf("%s %.3f", k, last.Baselines[k]))
-		}
-		fmt.Fprintf(&b, "%-14s %9d %9s %9.3f   %s\n", name, last.Episodes, start, last.AvgAtK, strings.Join(beside, ", "))
+		fmt.Fprintf(&b, "%-14s %9d %15s %15s   %s\n", name, last.Episodes, start, Interval(last.AvgAtK, last.AvgStderr), listed(last.Baselines))
 		for _, group := range []map[string]float64{last.Rewards, last.Metrics} {
-			if len(group) == 0 {
-				continue
+			if len(group) > 0 {
+				fmt.Fprintf(&b, "%14s %s\n", "", listed(group))
 			}
-			var parts []string
-			for _, k := range slices.Sorted(maps.Keys(group)) {
-				parts = append(parts, fmt.Sprintf("%s %.3f", k, group[k]))
-			}
-			fmt.Fprintf(&b, "%14s %s\n", "", strings.Join(parts, ", "))
 		}
 	}
 	fmt.Fprintf(&b, "Rollouts:")

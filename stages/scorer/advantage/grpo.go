@@ -1,100 +1,35 @@
 package advantage
 
-import "math"
+// newGRPO is group relative policy optimisation (arXiv:2402.03300): r - mean of the group, the division by the standard
+// deviation being optional (arXiv:2503.20783 argues against it).
+func newGRPO(o Options) Algorithm {
+	return relative{compare: o.grpo(), penalty: o.LengthPenalty}
+}
 
-// grpo is group relative policy optimisation (arXiv:2402.03300): a rollout's reward less the mean of its group, the
-// division by the (population) standard deviation being optional (arXiv:2503.20783 argues against it).
+func (o Options) grpo() comparison {
+	if o.NormalizeStd {
+		return standardized
+	}
+	return meanFree
+}
+
+// take subtracts from each reward the mean reward times
 //
-// Where the environment rewards tokens, sampled token i is compared with the tokens i of the group's other rollouts
-// that have one; tokens without a reward of their own get the rollout's advantage.
-type grpo struct{ Options }
-
-func (a grpo) Advantages(group []Rollout) []Advantage {
-	advantages := make([]Advantage, len(group))
-	values := make([]float64, 0, len(group))
-	longest := 0
-	for i, r := range group {
-		if r.Trace.Reward == nil {
-			advantages[i].Excluded = true
-			continue
-		}
-		values = append(values, *r.Trace.Reward)
-		longest = max(longest, len(r.TokenRewards))
+//	output · out/max(out) + input · in/max(in) + turns · turns/max(turns)
+//
+// of its member, where each maximum is over those that are compared, and at least 1. Rewards of single tokens stay.
+func (p LengthPenalty) take(members []Member, set []int, rewards []float64) {
+	out, in, turns := 1, 1, 1
+	for _, i := range set {
+		s := members[i].Size
+		out, in, turns = max(out, s.Output), max(in, s.Total-s.Output), max(turns, s.Turns)
 	}
-	a.centre(values)
-	for i := range group {
-		if advantages[i].Excluded {
-			continue
-		}
-		advantages[i].All, values = narrow(values[0]), values[1:]
-		if group[i].TokenRewards != nil {
-			advantages[i].Tokens = make([]float32, group[i].Sampled)
-		}
+	distances := append([]float64(nil), rewards...)
+	s := centre(distances)
+	for k, i := range set {
+		m := members[i].Size
+		share := float64(p.Output*(float64(m.Output)/float64(out))) + float64(p.Input*(float64(m.Total-m.Output)/float64(in))) +
+			float64(p.Turns*(float64(m.Turns)/float64(turns)))
+		rewards[k] = finite(rewards[k] - finite(s.mean*share*s.scale))
 	}
-	for pos := range longest {
-		a.position(group, pos, advantages)
-	}
-	return advantages
-}
-
-// position fills in the advantages of the sampled tokens number pos.
-func (a grpo) position(group []Rollout, pos int, advantages []Advantage) {
-	var members []int
-	var values []float64
-	for i, r := range group {
-		if advantages[i].Excluded || pos >= len(r.TokenRewards) {
-			continue
-		}
-		if v := float64(r.TokenRewards[pos]); math.IsNaN(v) {
-			advantages[i].Tokens[pos] = advantages[i].All
-		} else {
-			members, values = append(members, i), append(values, v)
-		}
-	}
-	a.centre(values)
-	for k, i := range members {
-		advantages[i].Tokens[pos] = narrow(values[k])
-	}
-}
-
-// centre subtracts the mean from finite values, and divides by their standard deviation if wanted. Equal values become
-// exactly zero, as the mean is found by its distance from one of them.
-func (a grpo) centre(values []float64) {
-	if len(values) == 0 {
-		return
-	}
-	scale := 1.0
-	for _, v := range values {
-		if math.Abs(v) > math.MaxFloat64/4 {
-			scale = 4 // keeps differences finite
-		}
-	}
-	first, n, distance := values[0]/scale, float64(len(values)), 0.0
-	for _, v := range values {
-		distance += (v/scale - first) / n
-	}
-	mean, largest := first+distance, 0.0
-	for i, v := range values {
-		values[i] = v/scale - mean
-		largest = max(largest, math.Abs(values[i]))
-	}
-	if a.NormalizeStd && largest > 0 {
-		// Relative to the largest, no square overflows or vanishes.
-		squares := 0.0
-		for _, v := range values {
-			squares += float64(v/largest) * float64(v/largest) / n
-		}
-		for i, v := range values {
-			values[i] = v / largest / math.Sqrt(squares)
-		}
-		return
-	}
-	for i := range values {
-		values[i] *= scale
-	}
-}
-
-// narrow is the nearest finite float32.
-func narrow(v float64) float32 {
-	return float32(min(max(v, -math.MaxFloat32), math.MaxFloat32))
 }

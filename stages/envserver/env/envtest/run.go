@@ -164,7 +164,7 @@ func checkEpisodes(e env.Environment, players []Player) error {
 				if err != nil || !reflect.DeepEqual(a, b) {
 					return fmt.Errorf("player %d, task %s, seed %d: two runs differ (%v):\n%+v\n%+v", p, task, seed, err, a, b)
 				}
-				if err := checkRoles(a); err != nil {
+				if err := errors.Join(checkRoles(a), checkRescore(e, task, int64(seed), a)); err != nil {
 					return fmt.Errorf("player %d, task %s, seed %d: %w", p, task, seed, err)
 				}
 			}
@@ -180,6 +180,19 @@ func checkRoles(r env.Rollout) error {
 		default:
 			return fmt.Errorf("message %d has role %q", i, m.Role)
 		}
+	}
+	return nil
+}
+
+// checkRescore scores a recorded conversation anew, where the environment can: nothing has changed, so neither has the score.
+func checkRescore(e env.Environment, task json.RawMessage, seed int64, played env.Rollout) error {
+	r, ok := e.(env.Rescorer)
+	if !ok {
+		return nil
+	}
+	again, err := r.Rescore(context.Background(), task, seed, played.Messages, true)
+	if err != nil || !reflect.DeepEqual(again, played.Score) {
+		return fmt.Errorf("the same conversation scores %+v, recorded was %+v (%v)", again, played.Score, err)
 	}
 	return nil
 }

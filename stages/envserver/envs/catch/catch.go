@@ -14,6 +14,8 @@
 // is an exact account of how many starts the policy catches, not of whether it generalises. With hold_out = n, n of the starts
 // are for the eval only, and the splits are disjoint; what follows after the first move has still been seen in training. The
 // seed plays no part: an episode depends on task and replies alone.
+//
+// Demonstration: what the policy sees and what an expert answers, turn by turn; "200 r 211 r 222 s" in compact prompts.
 package catch
 
 import (
@@ -23,6 +25,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/prl-project/prl/stages/envserver/env"
 )
@@ -120,6 +123,30 @@ func (c *Catch) Task(split env.Split, index int) (json.RawMessage, error) {
 
 // Start implements [env.Environment].
 func (c *Catch) Start(_ context.Context, task json.RawMessage, _ int64) (env.Episode, error) {
+	return c.game(task)
+}
+
+// Rescore implements [env.Rescorer].
+func (c *Catch) Rescore(ctx context.Context, task json.RawMessage, seed int64, messages []env.Message, ended bool) (env.Score, error) {
+	return env.Rescore(ctx, c, task, seed, messages, ended)
+}
+
+// Demonstrate implements [env.Demonstrator].
+func (c *Catch) Demonstrate(task json.RawMessage, _ int64) (string, error) {
+	g, err := c.game(task)
+	if err != nil {
+		return "", err
+	}
+	var turns []string
+	for g.row < g.cfg.Rows-1 {
+		move := []string{"l", "s", "r"}[1+cmp.Compare(g.start.Ball, g.paddle)]
+		turns = append(turns, g.observe().Content+" "+move)
+		g.move(move)
+	}
+	return strings.Join(turns, " "), nil
+}
+
+func (c *Catch) game(task json.RawMessage) (*game, error) {
 	g := &game{cfg: c.cfg}
 	if err := json.Unmarshal(task, &g.start); err != nil {
 		return nil, fmt.Errorf("decode task: %w", err)

@@ -207,3 +207,57 @@ func ExampleCatch() {
 	// 002
 	// 011
 }
+
+// TestDemonstration plays what is demonstrated for every start: what was seen is what the policy sees, and the ball is caught.
+func TestDemonstration(t *testing.T) {
+	for _, cfg := range []Config{Defaults(), {Columns: 12, Rows: 15, TrainTasks: 200, EvalTasks: 1, Prompt: "compact"}} {
+		c, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range cfg.Columns * cfg.Columns {
+			task, err := c.Task(env.Train, i)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := c.Demonstrate(task, int64(i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			e, err := c.Start(t.Context(), task, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen := e.Prompt()[0].Content
+			parts := strings.Fields(text)
+			for k := 0; k < len(parts); k += 2 {
+				if parts[k] != seen {
+					t.Fatalf("task %s: turn %d of %q, the policy sees %s", task, k/2, text, seen)
+				}
+				turn, err := e.Reply(t.Context(), env.Assistant(parts[k+1]))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if turn.Done != (k+2 == len(parts)) {
+					t.Fatalf("task %s: done is %v at turn %d of %q", task, turn.Done, k/2, text)
+				}
+				if !turn.Done {
+					seen = turn.Messages[0].Content
+				}
+			}
+			if s, err := e.Score(t.Context()); err != nil || *s.Rewards.Total() != 1 {
+				t.Fatalf("task %s: %q scores %v %v", task, text, s, err)
+			}
+		}
+	}
+	c, err := New(Defaults())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := c.Demonstrate([]byte(`{"ball":2,"paddle":0}`), 0); text != "200 r 211 r 222 s" || err != nil {
+		t.Errorf("%q %v", text, err)
+	}
+	if _, err := c.Demonstrate([]byte(`{"ball":9}`), 0); err == nil {
+		t.Error("a task that does not fit is demonstrated")
+	}
+}

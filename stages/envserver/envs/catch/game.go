@@ -41,16 +41,21 @@ func (g *game) observe() env.Message {
 
 // Reply implements [env.Episode].
 func (g *game) Reply(_ context.Context, reply env.Message) (env.Turn, error) {
-	step, ok := moves[strings.TrimSpace(reply.Content)]
+	g.move(strings.TrimSpace(reply.Content))
+	if g.row == g.cfg.Rows-1 {
+		return env.Turn{Done: true}, nil
+	}
+	return env.Turn{Messages: []env.Message{g.observe()}}, nil
+}
+
+// move plays one turn.
+func (g *game) move(move string) {
+	step, ok := moves[move]
 	if !ok {
 		g.invalid++
 	}
 	g.paddle = clamp(g.paddle+step, g.cfg.Columns)
 	g.row++
-	if g.row == g.cfg.Rows-1 {
-		return env.Turn{Done: true}, nil
-	}
-	return env.Turn{Messages: []env.Message{g.observe()}}, nil
 }
 
 // moves are the columns that each answer moves the paddle.

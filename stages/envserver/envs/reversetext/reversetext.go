@@ -14,6 +14,8 @@
 // (1 if the length is right).
 //
 // Compact prompt: the text alone. Full prompt: an instruction as system message before it. One turn. The seed plays no part.
+//
+// Demonstration: the text and its answer, "alice ecila".
 package reversetext
 
 import (
@@ -101,14 +103,35 @@ func (r *ReverseText) Task(split env.Split, index int) (json.RawMessage, error) 
 
 // Start implements [env.Environment].
 func (r *ReverseText) Start(_ context.Context, data json.RawMessage, _ int64) (env.Episode, error) {
-	var t task
-	if err := json.Unmarshal(data, &t); err != nil {
-		return nil, fmt.Errorf("decode task: %w", err)
-	}
-	if t.Text == "" {
-		return nil, fmt.Errorf("task %s has no text", data)
+	t, err := decode(data)
+	if err != nil {
+		return nil, err
 	}
 	return &episode{full: r.cfg.Prompt == "full", text: t.Text}, nil
+}
+
+// Rescore implements [env.Rescorer].
+func (r *ReverseText) Rescore(ctx context.Context, task json.RawMessage, seed int64, messages []env.Message, ended bool) (env.Score, error) {
+	return env.Rescore(ctx, r, task, seed, messages, ended)
+}
+
+// Demonstrate implements [env.Demonstrator].
+func (r *ReverseText) Demonstrate(data json.RawMessage, _ int64) (string, error) {
+	t, err := decode(data)
+	if err != nil {
+		return "", err
+	}
+	return t.Text + " " + string(reverse(t.Text)), nil
+}
+
+func decode(data json.RawMessage) (t task, err error) {
+	if err := json.Unmarshal(data, &t); err != nil {
+		return t, fmt.Errorf("decode task: %w", err)
+	}
+	if t.Text == "" {
+		return t, fmt.Errorf("task %s has no text", data)
+	}
+	return t, nil
 }
 
 // episode is one answer.

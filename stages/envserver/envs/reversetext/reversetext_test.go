@@ -212,3 +212,16 @@ func FuzzScore(f *testing.F) {
 		}
 	})
 }
+
+func TestDemonstration(t *testing.T) {
+	r, err := New(Defaults())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := r.Demonstrate([]byte(`{"text":"alice"}`), 0); text != "alice ecila" || err != nil {
+		t.Errorf("%q %v", text, err)
+	}
+	if _, err := r.Demonstrate([]byte(`{}`), 0); err == nil {
+		t.Error("a task without text is demonstrated")
+	}
+}

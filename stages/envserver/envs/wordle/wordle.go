@@ -31,7 +31,7 @@
 // beginning of a word; in an accepted guess, behind the shown letters, also that of green, every time, or that of yellow, unless
 // the letter was tried in the same place before. The end of the reply gets the weights of valid and solved, text around the guess 0.
 //
-// The seed plays no part: a game depends on task and guesses alone.
+// The seed plays no part: a game depends on task and guesses alone. The demonstration is the answer.
 package wordle
 
 import (
@@ -174,16 +174,34 @@ func (w *Wordle) Task(split env.Split, index int) (json.RawMessage, error) {
 
 // Start implements [env.Environment]. The answer of a task from elsewhere need not be a word of the list.
 func (w *Wordle) Start(_ context.Context, data json.RawMessage, _ int64) (env.Episode, error) {
-	var t task
-	if err := json.Unmarshal(data, &t); err != nil {
-		return nil, fmt.Errorf("decode task: %w", err)
-	}
-	if !wellFormed(t.Answer) {
-		return nil, fmt.Errorf("task %s: the answer is not five letters a to z", data)
+	t, err := decode(data)
+	if err != nil {
+		return nil, err
 	}
 	g := &game{cfg: w.cfg, lexicon: w.lexicon, answer: t.Answer}
 	if w.cfg.Tool {
 		return &toolGame{game: g}, nil
 	}
 	return &chatGame{game: g}, nil
+}
+
+// Rescore implements [env.Rescorer].
+func (w *Wordle) Rescore(ctx context.Context, task json.RawMessage, seed int64, messages []env.Message, ended bool) (env.Score, error) {
+	return env.Rescore(ctx, w, task, seed, messages, ended)
+}
+
+// Demonstrate implements [env.Demonstrator].
+func (w *Wordle) Demonstrate(data json.RawMessage, _ int64) (string, error) {
+	t, err := decode(data)
+	return t.Answer, err
+}
+
+func decode(data json.RawMessage) (t task, err error) {
+	if err := json.Unmarshal(data, &t); err != nil {
+		return t, fmt.Errorf("decode task: %w", err)
+	}
+	if !wellFormed(t.Answer) {
+		return t, fmt.Errorf("task %s: the answer is not five letters a to z", data)
+	}
+	return t, nil
 }

@@ -347,3 +347,16 @@ func FuzzReply(f *testing.F) {
 		}
 	})
 }
+
+func TestDemonstration(t *testing.T) {
+	w, err := New(Defaults())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := w.Demonstrate([]byte(`{"answer":"crane"}`), 0); text != "crane" || err != nil {
+		t.Errorf("%q %v", text, err)
+	}
+	if _, err := w.Demonstrate([]byte(`{"answer":"no"}`), 0); err == nil {
+		t.Error("a task without a word is demonstrated")
+	}
+}

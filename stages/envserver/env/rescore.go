@@ -1,0 +1,76 @@
+package env
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Rescorer is an environment that can score a recorded conversation anew, by its present rules and options.
+type Rescorer interface {
+	// Rescore scores a finished conversation of a task: what the policy saw and said, the prompt included. ended says that
+	// the environment ended it; else a limit on the policy did. Character rewards have element k for the k-th reply.
+	// [ErrDiverged] says that it is no conversation of this environment.
+	Rescore(ctx context.Context, task json.RawMessage, seed int64, messages []Message, ended bool) (Score, error)
+}
+
+// ErrDiverged says that an environment would have said something else than what the policy saw: by its present rules and
+// options the recorded conversation would have gone another way, and no score of it means anything.
+var ErrDiverged = errors.New("the environment answers otherwise than it was recorded")
+
+// Rescore plays a recorded conversation again: it gives a new episode the recorded replies, holds what the policy saw
+// before each of them against what the episode says, and asks it for its score. For an environment of which an episode
+// costs nothing but arithmetic this is the whole of [Rescorer]. The stop reason is that of the new episode.
+func Rescore(ctx context.Context, e Environment, task json.RawMessage, seed int64, messages []Message, ended bool) (score Score, err error) {
+	s, err := Begin(ctx, e, task, seed)
+	if err != nil {
+		return Score{}, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	said := s.Prompt()
+	tools := len(s.Tools()) > 0
+	for at := 0; at < len(messages); {
+		reply := at + slices.IndexFunc(messages[at:], func(m Message) bool { return m.Role == RoleAssistant })
+		if reply < at {
+			break // what follows the last reply nobody saw
+		}
+		if !seen(messages[at:reply], said, tools && at == 0) {
+			return Score{}, fmt.Errorf("score %s, reply %d: %w", s.info.Name, s.Turns(), ErrDiverged)
+		}
+		turn, err := s.Reply(ctx, messages[reply])
+		if errors.Is(err, ErrDone) {
+			return Score{}, fmt.Errorf("score %s, reply %d: %w: it was over before", s.info.Name, s.Turns(), ErrDiverged)
+		}
+		if err != nil {
+			return Score{}, err
+		}
+		said, at = turn.Messages, reply+1
+	}
+	if ended && !s.done {
+		return Score{}, fmt.Errorf("score %s, reply %d: %w: it goes on", s.info.Name, s.Turns(), ErrDiverged)
+	}
+	return s.Score(ctx)
+}
+
+// seen reports whether the policy saw what the episode says. At the start of an episode with tools the runner tells of
+// them in the system message; and it answers a call that nobody can read, which the episode gets without a name, in its
+// own words.
+func seen(shown, said []Message, tools bool) bool {
+	if tools && len(shown) == len(said)+1 {
+		shown = shown[1:]
+	}
+	return slices.EqualFunc(shown, said, func(a, b Message) bool {
+		switch {
+		case a.Role != b.Role:
+			return false
+		case a.Role == RoleTool:
+			return a.Content == b.Content || strings.HasPrefix(a.Content, "error: ") && strings.HasPrefix(b.Content, "error: ")
+		case tools && a.Role == RoleSystem:
+			return strings.HasPrefix(a.Content, b.Content)
+		}
+		return a.Content == strings.ToValidUTF8(b.Content, "\uFFFD")
+	})
+}
