@@ -272,7 +272,7 @@ func (rt *Runtime) holdsOwn(ctx context.Context, name string) (bool, error) {
 	err = rt.ReadSpans(ctx, true, spans, func(r *kgo.Record) error {
 		if !r.Attrs.IsControl() {
 			v, err := rt.DecodeValue(ctx, r.Value)
-			_, _ = v, err
+			own = own || err != nil || !topic.ByHand(v)
 		}
 		return nil
 	})

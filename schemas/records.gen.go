@@ -135,9 +135,9 @@ type EvalResult struct {
 	Metrics map[string]float64 `avro:"metrics"`
 	// Baselines: as EnvInfo gave them
 	Baselines map[string]float64 `avro:"baselines"`
-	// AvgStderr: standard error of avg_at_k over the examples; 1.96 of it is the 95 % interval
+	// AvgStderr: standard error of avg_at_k over the tasks; 1.96 of it is the 95 % interval
 	AvgStderr float64 `avro:"avg_stderr"`
-	// PassStderr: standard error of pass_at_k over the examples
+	// PassStderr: standard error of pass_at_k over the tasks
 	PassStderr float64 `avro:"pass_stderr"`
 	// Policy: the frozen policy that was measured; empty for a version of the one that is trained
 	Policy string `avro:"policy"`

@@ -12,8 +12,9 @@ import (
 // TestConfigs loads every configuration that ships and makes every stage of it.
 func TestConfigs(t *testing.T) {
 	files, err := filepath.Glob("../configs/*.toml")
-	if err != nil || len(files) < 3 {
-		t.Fatalf("configs: %v, %v", files, err)
+	algorithms, err2 := filepath.Glob("../configs/algorithms/*.toml")
+	if files = append(files, algorithms...); err != nil || err2 != nil || len(files) < 12 {
+		t.Fatalf("configs: %v, %v, %v", files, err, err2)
 	}
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {

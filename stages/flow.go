@@ -196,7 +196,7 @@ func Find(name string) (Stage, error) {
 		}
 		names = append(names, s.Name)
 	}
-	return Stage{}, fmt.Errorf("no stage %q; there are all, broker, setup, audit, %s", name, strings.Join(names, ", "))
+	return Stage{}, fmt.Errorf("no stage %q; there are all, broker, setup, audit, replay, %s", name, strings.Join(names, ", "))
 }
 
 // processor makes the shell of a core from its row.

@@ -21,13 +21,14 @@ import (
 
 const description = `prl trains language models with reinforcement learning: every hop is a Kafka topic, every stage can be killed at any time, every rollout can be asked with SQL.
 
-Stages: all (everything here, with an embedded broker), broker, emitter, envserver, inference, scorer, packer, trainer, eval, sink, cleanup, setup, audit.
+Stages: all (everything here, with an embedded broker), broker, emitter, envserver, inference, scorer, packer, trainer, eval, sink, cleanup, setup, audit, replay.
 
   prl-stage --stage all --config configs/demo.toml
   prl-stage --stage envserver --env wordle
   prl-stage --stage trainer
   prl-stage --stage eval --env wordle --policy latest    measures one policy version now
   prl-stage --stage setup      makes the topics of a run and ends, for stages that may not (deploy/kafka/acls.csv)
+  prl-stage --stage replay --run demo --topic traces     looks at what a run has recorded under other settings
   prl-stage --stage audit      holds what a run has left behind to what must always hold; exits with 1 if it does not
 
 Settings come from --config, then from variables PRL__SECTION__KEY, then from --set, each over the ones before.`

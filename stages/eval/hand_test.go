@@ -226,6 +226,18 @@ func TestResumeOwesOutcomes(t *testing.T) {
 	}
 }
 
+// TestResumeAsksForNothingThatCame has a rollout come late, before what failed is asked for again.
+func TestResumeAsksForNothingThatCame(t *testing.T) {
+	w := byHand(t, func(p *Plan) { p.Config.Examples = 1 })
+	w.next(-1, func(task *schemas.Task) *schemas.Trace { return failed(task, task.RolloutIndex, "model") })
+	w.resume()
+	w.feed(scripted(w.held.tasks[1]))
+	w.tick(second)
+	if len(w.emitted) != 1 || w.emitted[0].RolloutIndex != 0 || w.emitted[0].Attempt != 1 {
+		t.Errorf("asked for %+v", w.emitted)
+	}
+}
+
 // TestResumeAnywhere plays evals in which rollouts fail, vanish, come twice and come late, and which are left again and
 // again: no attempt is asked for twice, nothing is asked for that has a trace without error, and in the end the result is
 // that of an eval without trouble.
@@ -240,7 +252,7 @@ func TestResumeAnywhere(t *testing.T) {
 		group         int64
 		index, number int
 	}
-	for seed := range uint64(200) {
+	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		w := byHand(t, short)
 		asked, good := map[attempt]bool{}, map[attempt]bool{}

@@ -181,3 +181,10 @@ func TestRescore(t *testing.T) {
 		t.Errorf("an environment without: %v", err)
 	}
 }
+
+// flat rewards everything alike.
+type flat struct{}
+
+func (flat) Rescore(context.Context, json.RawMessage, int64, []env.Message, bool) (env.Score, error) {
+	return env.Score{Rewards: env.Rewards{"flat": env.Value(1)}}, nil
+}

@@ -95,7 +95,7 @@ func TestRescore(t *testing.T) {
 		}, false, 2, false},
 		{"a call nobody can read", counting{Last: 2, Weight: 1, Tool: true}, []env.Message{
 			env.System("Count.\n\nTools: Say"), env.User("begin"), call("a", "", `{"n":`), answer("a", "error: the tool call cannot be read: in the runner's words"), call("b", "Say", `{"n":"1"}`),
-		}, false, 1, false},
+		}, true, 1, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

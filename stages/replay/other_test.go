@@ -1,0 +1,164 @@
+package replay
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"strings"
+	"testing"
+
+	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/schemas"
+	"github.com/prl-project/prl/stages/eval"
+	"github.com/prl-project/prl/stages/packer"
+)
+
+// without is a source that lacks some traces.
+type without struct {
+	Source
+	lacks func(*schemas.Trace) bool
+}
+
+func (w without) Read(ctx context.Context, topic string, partition int32) iter.Seq2[Record, error] {
+	return func(yield func(Record, error) bool) {
+		for r, err := range w.Source.Read(ctx, topic, partition) {
+			if v, _ := r.Decode(ctx); topic == pipeline.TopicTraces && w.lacks(v.(*schemas.Trace)) {
+				continue
+			}
+			if !yield(r, err) {
+				return
+			}
+		}
+	}
+}
+
+// A group that would wait for rollouts that were not recorded is left out and counted, and the others go on: in ordered
+// mode, where its id must be there, as in asynchronous mode.
+func TestUndecided(t *testing.T) {
+	src, run := fixture(t)
+	lost := int64(2)
+	gap := without{src, func(t *schemas.Trace) bool { return t.GroupID == lost && t.RolloutIndex == 1 }}
+	for name, change := range map[string]func(*pipeline.RunConfig){
+		"ordered":      func(*pipeline.RunConfig) {},
+		"asynchronous": func(r *pipeline.RunConfig) { r.MaxAsyncLevel, r.MaxOffPolicySteps = 1, 1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			changed := run
+			change(&changed)
+			c := recompute(t, gap, other(run, changed, settings()))
+			if c.Recomputed.Groups[undecided] != 1 || total(c.Recomputed.Groups) != total(c.Recorded.Groups) || c.Stopped != nil {
+				t.Errorf("groups:\n%v", c)
+			}
+			if c.Recomputed.Steps < c.Recorded.Steps-1 || c.Recomputed.Steps == 0 || !strings.Contains(c.String(), "1 groups would have waited") {
+				t.Errorf("steps:\n%v", c)
+			}
+			if ages := c.Recomputed.OffPolicy; len(ages) != 1 || ages[0] == 0 {
+				t.Errorf("what was on-policy is %v steps old", ages)
+			}
+		})
+	}
+}
+
+// Where the other configuration would have stopped the run, the comparison says why and counts what it did not reach.
+func TestStopped(t *testing.T) {
+	src, run := fixture(t)
+	short := run
+	short.SeqLen = 6
+	cfg := other(run, short, settings())
+	settings := packer.DefaultConfig()
+	settings.Overlong = packer.OverlongError
+	cfg.Packer = packer.New(short, settings)
+	c := recompute(t, src, cfg)
+	if !errors.Is(c.Stopped, pipeline.ErrFatal) || c.Recomputed.Groups[notReached] == 0 || total(c.Recomputed.Groups) != total(c.Recorded.Groups) {
+		t.Errorf("%v", c)
+	}
+	if text := c.String(); !strings.Contains(text, "The run would have stopped: ") || !strings.Contains(text, "seq_len is 6") || !strings.Contains(text, "the first difference is at step 1") {
+		t.Errorf("%s", text)
+	}
+}
+
+// Rewards that are given anew are those that groups are scored by.
+func TestRecomputeWithNewRewards(t *testing.T) {
+	src, run := fixture(t)
+	cfg := same(run)
+	cfg.Rescorer = func(string) (Rescorer, error) { return Rescorer{Env: flat{}}, nil }
+	c := recompute(t, src, cfg)
+	if c.Recomputed.Groups["filtered by zero_advantage"] == 0 || c.Recomputed.Groups[schemas.FatePacked] != 0 || c.Stopped == nil {
+		t.Errorf("of rewards that are all the same something is left to train:\n%v", c)
+	}
+	cfg.Topic = pipeline.TopicSamples
+	if _, err := Recompute(t.Context(), src, cfg); err == nil {
+		t.Error("groups that are scored have no rewards to give anew")
+	}
+	cfg.Topic = "metrics"
+	if _, err := Recompute(t.Context(), src, cfg); err == nil {
+		t.Error("metrics are recomputed")
+	}
+}
+
+func TestPlan(t *testing.T) {
+	src, run := fixture(t)
+	cfg := same(run)
+	cfg.Scorer = func(int32, []byte) (pipeline.Core, error) { return nil, errors.New("a plan scores nothing") }
+	cfg.Select.FromVersion = 1
+	text, err := Plan(t.Context(), src, cfg)
+	if err != nil || !strings.Contains(text, "decided for the steps 2 to 3; 2 of these steps") || !strings.Contains(text, "would read traces") {
+		t.Errorf("%s%v", text, err)
+	}
+}
+
+func TestGamesOf(t *testing.T) {
+	src, _ := fixture(t)
+	all, err := GamesOf(t.Context(), src, pipeline.TopicTraces, Everything(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	games, rewards, seen := all["catch"], Distribution{}, map[eval.Game]bool{}
+	for _, recs := range src[pipeline.TopicTraces] {
+		for _, r := range recs {
+			v, err := r.Decode(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			trace := v.(*schemas.Trace)
+			seen[eval.Game{Split: trace.Split, TaskIndex: trace.TaskIndex, GroupSeed: trace.GroupSeed}] = true
+			rewards.Add(float32(*trace.Reward), 1)
+		}
+	}
+	if len(all) != 1 || len(games.Games) != len(seen) || games.Rollouts != rewards.N || games.Reward-rewards.Mean() > 1e-9 || rewards.Mean()-games.Reward > 1e-9 {
+		t.Errorf("%d games, want %d; %d rollouts, %v", len(games.Games), len(seen), games.Rollouts, games.Reward)
+	}
+	for _, g := range games.Games {
+		if !seen[g] {
+			t.Errorf("%+v was not played", g)
+		}
+	}
+	if part, err := GamesOf(t.Context(), src, pipeline.TopicTraces, Selection{FromVersion: 2, ToVersion: -1}, nil); err != nil || len(part["catch"].Games) >= len(seen) {
+		t.Errorf("from version 2: %v", err)
+	}
+}
+
+// BenchmarkRecompute recomputes the recorded run: the bytes are those of its traces.
+func BenchmarkRecompute(b *testing.B) {
+	src, run := fixture(b)
+	size := 0
+	for _, recs := range src[pipeline.TopicTraces] {
+		for _, r := range recs {
+			v, err := r.Decode(b.Context())
+			if err != nil {
+				b.Fatal(err)
+			}
+			text, err := schemas.Encode(v)
+			if err != nil {
+				b.Fatal(err)
+			}
+			size += len(text)
+		}
+	}
+	b.SetBytes(int64(size))
+	for b.Loop() {
+		if _, err := Recompute(b.Context(), src, other(run, run, settings())); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
