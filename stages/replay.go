@@ -104,7 +104,7 @@ func (a *App) recomputing(ctx context.Context, src replay.Source, recorded pipel
 	return cfg, err
 }
 
-// recomputed are the topics that a recompute writes.
+// recomputed are the topics that a recompute writes: all that the cores do but requests, which no emitter is to hear.
 var recomputed = []string{pipeline.TopicSamples, pipeline.TopicBatches, pipeline.TopicOutcomes, pipeline.TopicMetrics}
 
 func (a *App) recompute(ctx context.Context, out io.Writer, src replay.Source, recorded pipeline.RunConfig, r Replay) error {

@@ -14,6 +14,9 @@ import (
 	"github.com/prl-project/prl/stages/trainer"
 )
 
+// trainedOn are the topics that a replay to train writes; metrics are the trainer's.
+var trainedOn = []string{pipeline.TopicSamples, pipeline.TopicBatches, pipeline.TopicOutcomes}
+
 // train makes a run of its own that begins with a version of the app's run and is trained on the recomputed batches, one
 // version for each, and no further. Started again, it goes on where it stopped.
 func (a *App) train(ctx context.Context, out io.Writer, src replay.Source, recorded pipeline.RunConfig, r Replay) error {
@@ -35,7 +38,7 @@ func (a *App) train(ctx context.Context, out io.Writer, src replay.Source, recor
 	}
 	if r.DryRun {
 		plan, err := replay.Plan(ctx, src, cfg)
-		fmt.Fprint(out, plan, b.plan(recomputed))
+		fmt.Fprint(out, plan, b.plan(trainedOn))
 		fmt.Fprintf(out, "would train from version %d, a version for each of the batches\n", origin.Version)
 		return err
 	}
@@ -48,7 +51,7 @@ func (a *App) train(ctx context.Context, out io.Writer, src replay.Source, recor
 	show, end := r.progress()
 	defer end()
 	last := origin.Version
-	err = b.write(ctx, out, recomputed, func(write writeFunc) error {
+	err = b.write(ctx, out, trainedOn, func(write writeFunc) error {
 		cfg.Write, cfg.Progress = write, show
 		compared, err := replay.Recompute(ctx, src, cfg)
 		if err == nil {

@@ -13,7 +13,8 @@ import (
 type groups interface {
 	// take gives the group of a turn; nil where it is undecided.
 	take(ctx context.Context, t turn) (*schemas.SampleGroup, error)
-	refused() int64
+	// left is the number of records that were refused, and of groups that were read and not taken.
+	left() (refused int64, ahead int)
 	close()
 }
 
@@ -62,7 +63,7 @@ func (w *waiting) give(group int64) (*schemas.SampleGroup, bool) {
 	return g, ok
 }
 
-func (w *waiting) refused() int64 { return w.bad }
+func (w *waiting) left() (refused int64, ahead int) { return w.bad, len(w.ahead) }
 
 // maxAhead bounds the groups of a partition that wait for their turn. Under the recorded configuration none does: a group
 // is decided by the trace that decided it then. Under one that decides some earlier than was done, or never, others wait.

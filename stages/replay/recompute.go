@@ -41,6 +41,8 @@ type Comparison struct {
 	Refused int64
 	// Stopped is why the run would have stopped before the end; nil where it would not.
 	Stopped error
+
+	ahead int // groups that were read and never asked for
 }
 
 // replayer is a recompute that runs.
@@ -50,11 +52,10 @@ type replayer struct {
 	rec    *recorded
 	groups groups
 	packer pipeline.Core
-	// step is the one the packer is at, fed the number of groups it has got.
-	step, fed int64
-	settled   int64  // of those, that have an outcome
-	waves     *waves // ordered mode only
-	made      Comparison
+	// step is the one the packer is at, fed the number of records it has got, held that of the groups without an outcome.
+	step, fed, held int64
+	waves           *waves // ordered mode only
+	made            Comparison
 }
 
 // Recompute runs scorer and packer over what a run has recorded, in its order, and compares.
@@ -110,22 +111,24 @@ func (r *replayer) run(ctx context.Context) (err error) {
 	defer r.groups.close()
 	m := newMeter(r.cfg.Progress, "recomputing groups", int64(len(r.rec.turns)))
 	defer m.end()
-	for i, t := range r.rec.turns {
+	for _, t := range r.rec.turns {
 		g, err := r.groups.take(ctx, t)
 		if err != nil {
 			return err
 		}
 		if err := r.place(ctx, t, g); errors.Is(err, pipeline.ErrFatal) {
 			r.made.Stopped = err
-			r.count(notReached, int64(len(r.rec.turns)-i))
 			break
 		} else if err != nil {
 			return err
 		}
 		m.add(1)
 	}
-	r.made.Refused = r.groups.refused()
-	r.count(Open, r.fed-r.settled+r.waves.open())
+	r.made.Refused, r.made.ahead = r.groups.left()
+	r.count(Open, r.held+r.waves.open())
+	if r.made.Stopped != nil {
+		r.count(notReached, int64(len(r.rec.turns))-total(r.made.Recomputed.Groups))
+	}
 	return r.compareSteps()
 }
 
@@ -179,6 +182,9 @@ func (r *replayer) feed(ctx context.Context, g *schemas.SampleGroup) error {
 		return fmt.Errorf("pack group %d: %w", g.GroupID, err)
 	}
 	r.fed++
+	if !r.waves.standsIn(g.GroupID) {
+		r.held++
+	}
 	for _, e := range out.Emitted {
 		switch v := e.Value.(type) {
 		case *schemas.MicroBatch:
@@ -187,8 +193,8 @@ func (r *replayer) feed(ctx context.Context, g *schemas.SampleGroup) error {
 				return err
 			}
 		case *schemas.GroupOutcome:
-			r.settled++
 			if !r.waves.standsIn(v.GroupID) {
+				r.held--
 				r.made.Recomputed.group(outcomeOf(v))
 			}
 		}

@@ -46,7 +46,7 @@ func (m memory) Read(_ context.Context, topic string, partition int32) iter.Seq2
 }
 
 // fixture is the run that a version of prl has recorded in ordered mode.
-func fixture(t testing.TB) (memory, pipeline.RunConfig) {
+func fixture(t *testing.T) (memory, pipeline.RunConfig) {
 	t.Helper()
 	var settings struct{ Run pipeline.RunConfig }
 	text, err := os.ReadFile("../testdata/run-v1.toml")

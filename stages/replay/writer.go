@@ -17,12 +17,13 @@ import (
 // that was stopped is simply done again: what is there already is held against it and not written twice, and each
 // partition has, at any time, the first of its records and no others.
 type Writer struct {
-	rt    *pipeline.Runtime
-	cl    *kgo.Client
-	there map[slot][][32]byte // SHA-256 of the values of records that were there at the start, in order
-	made  map[slot]int        // records
-	batch []*kgo.Record
-	bytes int
+	rt     *pipeline.Runtime
+	cl     *kgo.Client
+	topics []string
+	there  map[slot][][32]byte // SHA-256 of the values of records that were there at the start, in order
+	made   map[slot]int        // records
+	batch  []*kgo.Record
+	bytes  int
 	// Written and Found count the records that were written, and that were there already.
 	Written, Found int64
 }
@@ -42,25 +43,25 @@ const (
 )
 
 // OpenWriter looks up what the topics, which exist, hold already. A writer that was opened before is fenced first: it
-// writes nothing any more.
+// writes nothing any more. No stage may write to the topics.
 func OpenWriter(ctx context.Context, rt *pipeline.Runtime, topics ...string) (w *Writer, err error) {
-	w = &Writer{rt: rt, there: map[slot][][32]byte{}, made: map[slot]int{}}
+	w = &Writer{rt: rt, topics: topics, there: map[slot][][32]byte{}, made: map[slot]int{}}
 	w.cl, err = rt.Client(kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.TransactionalID(rt.TopicName("replay")), kgo.TransactionTimeout(time.Minute))
 	if err != nil {
 		return nil, err
 	}
-	if err := w.look(ctx, topics); err != nil {
+	if err := w.look(ctx); err != nil {
 		w.cl.Close()
 		return nil, fmt.Errorf("look at what run %s has: %w", rt.Run.Name, err)
 	}
 	return w, nil
 }
 
-func (w *Writer) look(ctx context.Context, topics []string) error {
+func (w *Writer) look(ctx context.Context) error {
 	if _, _, err := w.cl.ProducerID(ctx); err != nil {
 		return err
 	}
-	spans, err := w.rt.Spans(ctx, true, topics...)
+	spans, err := w.rt.Spans(ctx, true, w.topics...)
 	if err != nil {
 		return err
 	}
@@ -72,10 +73,10 @@ func (w *Writer) look(ctx context.Context, topics []string) error {
 	})
 }
 
-// Write takes the next records. Requests are left out: no emitter is to hear them.
+// Write takes the next records; those of other topics are left out.
 func (w *Writer) Write(ctx context.Context, made []pipeline.Emission) error {
 	for _, e := range made {
-		if e.Topic == pipeline.TopicRequests {
+		if !slices.Contains(w.topics, e.Topic) {
 			continue
 		}
 		r, err := w.rt.Encode(ctx, e)
