@@ -76,7 +76,14 @@ func (rt *Runtime) ReadSpans(ctx context.Context, committed bool, spans Spans, v
 		cancel()
 		var failed error
 		fetches.EachError(func(topic string, partition int32, err error) {
-			failed = errors.Join(failed, fmt.Errorf("read %s/%d to its end: %w", topic, partition, Denied(err, ReadTopic(topic))))
+			switch {
+			case ctx.Err() != nil:
+				failed = ctx.Err()
+			case isEnd(err):
+				failed = fmt.Errorf("read %v to these ends: nothing has come for %v", left, restoreDeadline)
+			default:
+				failed = errors.Join(failed, fmt.Errorf("read %s/%d to its end: %w", topic, partition, Denied(err, ReadTopic(topic))))
+			}
 		})
 		if failed != nil {
 			return failed
@@ -92,7 +99,8 @@ func (rt *Runtime) ReadSpans(ctx context.Context, committed bool, spans Spans, v
 					return err
 				}
 			}
-			if r.Offset+1 >= end {
+			if r.Offset+1 >= end { // what comes behind it must not count as progress
+				cl.RemoveConsumePartitions(map[string][]int32{r.Topic: {r.Partition}})
 				if delete(left[r.Topic], r.Partition); len(left[r.Topic]) == 0 {
 					delete(left, r.Topic)
 				}

@@ -212,7 +212,8 @@ func (r *StageState) Validate() error {
 
 // Validate checks that the environment is named.
 func (r *EnvInfo) Validate() error {
-	if r.Env == "" || r.TrainTasks < 0 || r.EvalTasks < 0 {
+	const most = 1 << 53 // indices are exact as JSON numbers
+	if r.Env == "" || r.TrainTasks < 0 || r.EvalTasks < 0 || r.TrainTasks > most || r.EvalTasks > most {
 		return fmt.Errorf("env %q with %d training and %d eval tasks", r.Env, r.TrainTasks, r.EvalTasks)
 	}
 	return nil

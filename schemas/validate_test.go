@@ -167,6 +167,7 @@ func TestValidate_Coordinates(t *testing.T) {
 	holds(t, func() *EnvInfo { return &EnvInfo{Env: "catch"} }, []broken[*EnvInfo]{
 		{"no env", func(r *EnvInfo) { r.Env = "" }, "env"},
 		{"negative tasks", func(r *EnvInfo) { r.TrainTasks = -1 }, "-1 training"},
+		{"more tasks than indices", func(r *EnvInfo) { r.TrainTasks = 1<<53 + 1 }, "training"},
 		{"negative eval tasks", func(r *EnvInfo) { r.EvalTasks = -1 }, "-1 eval"},
 	})
 	holds(t, func() *EvalResult { return &EvalResult{Eval: "final", Env: "catch", K: 1} }, []broken[*EvalResult]{

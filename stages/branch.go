@@ -46,7 +46,11 @@ func (o *Origin) Read(ctx context.Context, a *App) (err error) {
 		return err
 	}
 	o.blobs = filepath.Join(a.Config.RunDir(), "blobs")
-	o.emitter, err = a.emitterAt(ctx, o.Version)
+	var before bool
+	o.emitter, before, err = a.emitterAt(ctx, o.Version)
+	if err == nil && !before {
+		a.Runtime.Log.Warn("the emitter's states from the time of the version are gone: the new run goes on in the tasks where the oldest that is left stood", "run", o.Run, "version", o.Version)
+	}
 	return err
 }
 
@@ -54,10 +58,10 @@ var errBehind = errors.New("behind the step")
 
 // emitterAt is the last state of the emitter from before a step's end, or, where compaction has taken those, the first
 // that is left; nil where there is none.
-func (a *App) emitterAt(ctx context.Context, step int64) (state []byte, err error) {
+func (a *App) emitterAt(ctx context.Context, step int64) (state []byte, before bool, err error) {
 	spans, err := a.Runtime.Spans(ctx, true, pipeline.TopicState)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	cfg := a.Config
 	err = a.Runtime.ReadSpans(ctx, true, spans, func(r *kgo.Record) error {
@@ -72,28 +76,30 @@ func (a *App) emitterAt(ctx context.Context, step int64) (state []byte, err erro
 		if !ok || s.Stage != "emitter" || len(s.Core) == 0 {
 			return nil
 		}
-		before, err := emitter.Before(cfg.Run, cfg.Emitter, cfg.Envs, s.Core, step)
+		earlier, err := emitter.Before(cfg.Run, cfg.Emitter, cfg.Envs, s.Core, step)
 		switch {
 		case err != nil:
 			return err
-		case !before && state != nil:
+		case !earlier && state != nil:
 			return errBehind
 		}
-		state = s.Core
+		state, before = s.Core, earlier
 		return nil
 	})
 	if err != nil && !errors.Is(err, errBehind) {
-		return nil, err
+		return nil, false, err
 	}
-	return state, nil
+	return state, before || state == nil, nil
+}
+
+// Begun reports whether the app's run has begun at the origin. That it has begun otherwise is an error.
+func (a *App) Begun(ctx context.Context, o *Origin) (bool, error) {
+	return trainer.Begun(ctx, a.Runtime, o.Run, o.Version)
 }
 
 // Begin makes the app's run begin at the origin. The run's topics are there; a run that has begun so already stays as it
 // is, and any other that has begun is refused.
 func (a *App) Begin(ctx context.Context, o *Origin) (err error) {
-	if o == nil {
-		return nil // the run begins with version 0
-	}
 	if o.Version >= a.Config.Run.MaxSteps {
 		return fmt.Errorf("--from %s@%d with run.max_steps = %d: the run would have ended; raise it above the version", o.Run, o.Version, a.Config.Run.MaxSteps)
 	}

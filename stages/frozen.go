@@ -29,6 +29,9 @@ func (c *Config) validateFrozen() error {
 		if err := check("envs."+name+".policy", e.Policy); err != nil {
 			return err
 		}
+		if _, n := e.Limits(c.Run); e.Policy != "" && n > c.Model.MaxPosition {
+			return fmt.Errorf("envs.%s.max_rollout_tokens = %d (0 is run.seq_len): at most model.max_position = %d with envs.%s.policy, whose own context may be longer than that of the policy that is trained", name, e.MaxRolloutTokens, c.Model.MaxPosition, name)
+		}
 		if e.Teacher == inference.Self {
 			continue
 		}

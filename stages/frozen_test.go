@@ -31,6 +31,9 @@ func TestFrozenPolicies(t *testing.T) {
 	if _, err := load(`envs.catch.teacher="self"`, `scorer.advantage="opsd"`); err != nil {
 		t.Error(err)
 	}
+	if _, err := load(`envs.catch.policy="old"`, `scorer.advantage="sft"`, "model.max_position=32"); err == nil || !strings.Contains(err.Error(), "envs.catch.max_rollout_tokens = 64") {
+		t.Errorf("rollouts that are longer than the policy's context: %v", err)
+	}
 	for set, want := range map[string]string{
 		`envs.catch.teacher="new"`:      `envs.catch.teacher = "new": no section [frozen.new]; there are far, old`,
 		`envs.catch.policy="new"`:       `envs.catch.policy = "new": no section [frozen.new]; there are far, old`,

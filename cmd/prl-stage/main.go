@@ -161,13 +161,13 @@ func runAll(ctx context.Context, f flags, cfg *stages.Config) error {
 	if instance == "" {
 		instance = "all"
 	}
-	origin, err := readOrigin(ctx, f, cfg)
+	origin, err := parseOrigin(f, cfg)
 	if err != nil {
 		return err
 	}
 	work := func(ctx context.Context, brokers []string) error {
 		return withApp(ctx, f, cfg, brokers, instance, log, nil, func(ctx context.Context, a *stages.App) error {
-			if err := a.Begin(ctx, origin); err != nil {
+			if err := begin(ctx, f, cfg, a, origin); err != nil {
 				return err
 			}
 			return a.RunAll(ctx, os.Stdout)
@@ -268,12 +268,12 @@ func runOne(ctx context.Context, f flags, cfg *stages.Config, stage stages.Stage
 // setUp makes or checks the topics of a run and does nothing else.
 func setUp(ctx context.Context, f flags, cfg *stages.Config) error {
 	cfg.Telemetry = ""
-	origin, err := readOrigin(ctx, f, cfg)
+	origin, err := parseOrigin(f, cfg)
 	if err != nil {
 		return err
 	}
 	return withApp(ctx, f, cfg, cfg.Brokers, stages.SetupName, logger(f, slog.LevelInfo), nil, func(ctx context.Context, a *stages.App) error {
-		if err := a.Begin(ctx, origin); err != nil {
+		if err := begin(ctx, f, cfg, a, origin); err != nil {
 			return err
 		}
 		fmt.Printf("The topics of run %s are there and right.\n", cfg.Run.Name)

@@ -27,8 +27,8 @@ package emitter
 // A group for which (1) is broken holds nothing up: it may be stale already, or it is in the step whose first outcome has
 // just been read. It is also how groups from a state of format 1 are seen, which does not know their versions.
 //
-// An inference server that is more than serving_lag versions behind breaks the assumption on policy_start. Then, and only
-// then, I3 is kept as it is under StalenessDrop: by dropping.
+// An inference server that is more than serving_lag versions behind breaks the assumption on policy_start, and a group_size
+// that was changed while groups are open that on n. Then I3 is kept as it is under StalenessDrop: by dropping.
 
 // fits reports whether a group of env that is emitted now is in time for its step, and leaves the open ones so.
 func (c *Core) fits(env *environment) bool {

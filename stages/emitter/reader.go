@@ -47,14 +47,14 @@ func (r *reader) bytes(n int) []byte {
 // text reads what appendText wrote.
 func (r *reader) text() string { return string(r.bytes(r.count(len(r.rest)))) }
 
-// float reads eight bytes.
+// float reads eight bytes: a finite number.
 func (r *reader) float() float64 {
 	b := r.bytes(8)
 	if r.err != nil {
 		return 0
 	}
 	v := math.Float64frombits(binary.LittleEndian.Uint64(b))
-	if !(math.Abs(v) <= maxReward) {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
 		r.err, r.rest = errShort, nil
 		return 0
 	}

@@ -1,7 +1,9 @@
 package emitter
 
 import (
+	"encoding/binary"
 	"encoding/hex"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -222,4 +224,20 @@ func FuzzState(f *testing.F) {
 			t.Fatalf("%x becomes %x: %v", again, third, err)
 		}
 	})
+}
+
+// A mean of the largest rewards may be rounded up, above all of them.
+func TestReaderTakesEveryFiniteNumber(t *testing.T) {
+	for _, v := range []float64{0, -1, math.Nextafter(maxReward, math.Inf(1)), math.MaxFloat64} {
+		r := reader{rest: binary.LittleEndian.AppendUint64(nil, math.Float64bits(v))}
+		if got := r.float(); got != v || r.err != nil {
+			t.Errorf("%v: %v, %v", v, got, r.err)
+		}
+	}
+	for _, v := range []float64{math.NaN(), math.Inf(1)} {
+		r := reader{rest: binary.LittleEndian.AppendUint64(nil, math.Float64bits(v))}
+		if r.float(); r.err == nil {
+			t.Errorf("%v is taken", v)
+		}
+	}
 }

@@ -2,6 +2,7 @@ package packer
 
 import (
 	"bytes"
+	"math"
 	"math/rand/v2"
 	"reflect"
 	"strings"
@@ -216,5 +217,22 @@ func TestMonitoredAndStale(t *testing.T) {
 		"fate_rollouts catch packed ": 4, "fate_tokens catch packed ": 4, "fate_reward catch packed ": 1.5,
 	}); !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// Rewards that are finite, and of which sums are not, leave a state that can be written.
+func TestStateOfLargeRewards(t *testing.T) {
+	var s state
+	huge, small := math.MaxFloat64, 1e100
+	s.Since.count(&schemas.SampleGroup{Env: "e"}, schemas.FatePacked, []schemas.RolloutFate{
+		{Fate: schemas.FatePacked, Reward: &huge}, {Fate: schemas.FatePacked, Reward: &huge}, {Fate: schemas.FatePacked, Reward: &small}, {Fate: schemas.FatePacked, Reward: &small},
+	})
+	b, err := s.bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := readState(b)
+	if err != nil || again.Since.Rewards["e"] != (mean{2e100, 2}) || again.Since.Packed["e"].Reward != (mean{2e100, 2}) {
+		t.Errorf("%+v, %v", again.Since, err)
 	}
 }

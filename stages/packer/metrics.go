@@ -49,7 +49,9 @@ func (c *Core) emitMetrics(f stepFigures, out *pipeline.Out) {
 	}
 	since := &c.state.Since
 	for _, env := range slices.Sorted(maps.Keys(since.Rewards)) {
-		emit("reward", since.Rewards[env].value(), map[string]string{"env": env})
+		if r := since.Rewards[env]; r.N > 0 {
+			emit("reward", r.value(), map[string]string{"env": env})
+		}
 	}
 	for _, fate := range slices.Sorted(maps.Keys(since.Fates)) {
 		emit("groups", float64(since.Fates[fate]), map[string]string{"fate": fate})

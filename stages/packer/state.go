@@ -2,6 +2,7 @@ package packer
 
 import (
 	"encoding/json"
+	"math"
 
 	"github.com/prl-project/prl/schemas"
 	"github.com/prl-project/prl/stages/internal/idset"
@@ -50,9 +51,14 @@ type mean struct {
 	N   int64
 }
 
+// largest is the largest value that counts, so that no sum of them is infinite: a state holds none that JSON cannot.
+const largest = 1e100
+
 func (m *mean) add(v float64) {
-	m.Sum += v
-	m.N++
+	if math.Abs(v) <= largest {
+		m.Sum += v
+		m.N++
+	}
 }
 
 // value is of one value at least.

@@ -226,7 +226,7 @@ func (r *reader) publish(ctx context.Context, c *Chain) (unreadable int, err err
 	for {
 		unreadable, err = c.Flush()
 		if !errors.Is(err, pipeline.ErrTransient) && !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
-			r.rt.Health.Set(stage, err == nil)
+			r.rt.Health.Set(stage, err == nil || errors.Is(err, ErrTaken))
 			return unreadable, err
 		}
 		r.rt.Health.Set(stage, false)

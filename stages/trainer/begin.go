@@ -15,7 +15,33 @@ func Origin(ctx context.Context, rt *pipeline.Runtime, version int64) (*schemas.
 	if err != nil {
 		return nil, fmt.Errorf("begin from version %d of run %s: %w", version, rt.Run.Name, err)
 	}
+	if v := published.at(version); v != nil && v.Checkpoint != nil {
+		there, err := rt.Blobs.Has(ctx, *v.Checkpoint)
+		if err != nil {
+			return nil, err
+		}
+		if !there { // clean-up keeps few
+			return nil, fmt.Errorf("begin from version %d of run %s: its checkpoint was cleaned up; %s", version, rt.Run.Name, published.kept(ctx, rt.Blobs, version))
+		}
+	}
 	return OriginAmong(published, rt.Run.Name, version)
+}
+
+// kept names the versions next to one whose checkpoint is still there.
+func (h history) kept(ctx context.Context, blobs *pipeline.Blobs, version int64) string {
+	left := make(history, len(h))
+	for i, v := range h {
+		left[i] = v
+		if v.Checkpoint == nil {
+			continue
+		}
+		if there, err := blobs.Has(ctx, *v.Checkpoint); err != nil || !there {
+			without := *v
+			without.Checkpoint = nil
+			left[i] = &without
+		}
+	}
+	return left.checkpointsAround(version)
 }
 
 // OriginAmong is Origin where the versions of the run, in order and without a gap, are at hand.
@@ -54,24 +80,32 @@ func (h history) checkpointsAround(version int64) string {
 	return fmt.Sprintf("the nearest that have are %d and %d", before, after)
 }
 
+// Begun reports whether a run has begun with a version of another one. That it has begun otherwise is an error.
+func Begun(ctx context.Context, rt *pipeline.Runtime, from string, version int64) (bool, error) {
+	published, err := versions(ctx, rt)
+	if err != nil || len(published) == 0 {
+		return false, err
+	}
+	if first := published[0]; first.FromRun != from || first.Version != version {
+		return false, fmt.Errorf("run %s has begun, %s: choose another --run to begin from %s@%d", rt.Run.Name, beginning(first), from, version)
+	}
+	return true, nil
+}
+
 // Begin makes a version of another run the first one of a new run, whose numbers go on from there. What it names is copied
 // from blobs, the other run's store. states, the first state of stages that have to know, is in the same transaction. A run
-// that has begun so already stays as it is; any other that has begun is refused.
+// that has begun so already stays as it is, its trainer too; any other that has begun is refused.
 func Begin(ctx context.Context, rt *pipeline.Runtime, from string, blobs *pipeline.Blobs, origin *schemas.PolicyVersion, states []*schemas.StageState) error {
+	if begun, err := Begun(ctx, rt, from, origin.Version); begun || err != nil {
+		return err
+	}
 	p, err := claim(ctx, rt)
 	if err != nil {
 		return err
 	}
 	defer p.close()
-	published, err := versions(ctx, rt)
-	if err != nil {
+	if begun, err := Begun(ctx, rt, from, origin.Version); begun || err != nil { // before the claim
 		return err
-	}
-	if len(published) > 0 {
-		if first := published[0]; first.FromRun != from || first.Version != origin.Version {
-			return fmt.Errorf("run %s has begun, %s: choose another --run to begin from %s@%d", rt.Run.Name, beginning(first), from, origin.Version)
-		}
-		return nil
 	}
 	v := &schemas.PolicyVersion{
 		Version: origin.Version, Step: origin.Step, Kind: kindFull, NextOffsets: make([]int64, rt.Run.Ranks),

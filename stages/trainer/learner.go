@@ -38,9 +38,9 @@ type Metrics struct {
 	// finite is not published.
 	//
 	//	loss, tokens                           sum of the components; number of tokens in any of them
-	//	entropy, nll                           of tokens that a policy sampled: in rl or ref_kl
+	//	entropy, nll                           of tokens in rl or ref_kl
 	//	loss_rl, ratio, kl, masked             ratio of the trained to the sampling policy, divergence of the sampling from
-	//	                                       the trained one, share of tokens beyond the bounds of the loss
+	//	                                       the trained one over tokens within the bounds of the loss, share of those beyond
 	//	loss_ce, nll_ce, tokens_ce             nll whatever the weights
 	//	loss_ref_kl, kl_teacher, tokens_ref_kl divergence from the teacher, estimated by the tokens sampled: may be below 0
 	//	lr, entropy_coef, grad_norm            of the step; the norm is that before clipping

@@ -43,7 +43,7 @@ func checkCounted(component string, inBatch, inStep int) error {
 // Metrics are sums over tokens, so that those of micro-batches and ranks add up; the methods give the means.
 type Metrics struct {
 	Tokens  int     // in the loss
-	Sampled int     // of these, in component rl or ref_kl: tokens that a policy sampled
+	Sampled int     // of these, in component rl or ref_kl: only tokens that were sampled are
 	NLL     float64 // Σ −π over Sampled
 	Entropy float64 // Σ entropy over Sampled
 
