@@ -43,8 +43,10 @@ func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 // MarshalText is what JSON and TOML hold.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText takes a secret from a configuration.
+// UnmarshalText takes a secret from a configuration. What MarshalText left of one is none.
 func (s *Secret) UnmarshalText(text []byte) error {
-	*s = NewSecret(string(text))
+	if *s = NewSecret(string(text)); string(text) == hidden {
+		*s = Secret{}
+	}
 	return nil
 }

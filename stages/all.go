@@ -29,6 +29,9 @@ func (a *App) RunAll(ctx context.Context, out io.Writer) error {
 	if len(a.Config.Envs) == 0 {
 		return fmt.Errorf("no environments: the configuration needs a section [envs.<name>]; configs/demo.toml is an example (--config)")
 	}
+	if err := a.Config.record(); err != nil {
+		return err
+	}
 	start := time.Now()
 	view, err := a.view(ctx)
 	if err != nil {

@@ -1,10 +1,14 @@
 package stages
 
 import (
+	"bytes"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/pelletier/go-toml/v2"
 
 	"github.com/prl-project/prl/pipeline"
 )
@@ -112,6 +116,47 @@ func TestConfigErrorsNameFileAndLine(t *testing.T) {
 		key, _, _ := strings.Cut(set, "=")
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "--set "+key) {
 			t.Errorf("--set %s: error %v, want %q", set, err, want)
+		}
+	}
+}
+
+// What a run writes down of its settings is those settings, but for secrets.
+func TestRecordedSettings(t *testing.T) {
+	files, err := filepath.Glob("../configs/*.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		dir := t.TempDir()
+		cfg, again := DefaultConfig(), DefaultConfig()
+		if err := pipeline.LoadConfig(file, nil, []string{"dir=" + dir, "inference.token=hush", "run.name=a"}, cfg); err != nil {
+			t.Fatal(err)
+		}
+		if RecordedConfig(dir, "a") != "" {
+			t.Error("settings of a run that has not begun")
+		}
+		if err := os.MkdirAll(cfg.RunDir(), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // a second start writes them again
+			if err := cfg.record(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := pipeline.LoadConfig(RecordedConfig(dir, "a"), nil, nil, again); err != nil {
+			t.Fatal(err)
+		}
+		if again.Inference.Token.Reveal() != "" {
+			t.Error("the secret came back as something else")
+		}
+		cfg.Inference.Token = again.Inference.Token
+		want, err := toml.Marshal(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := toml.Marshal(again)
+		if err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s: recorded as\n%s\nwant\n%s", file, got, want)
 		}
 	}
 }

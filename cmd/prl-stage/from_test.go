@@ -23,6 +23,13 @@ func TestBeginFromVersion(t *testing.T) {
 	}
 	audit(t, dir, "test", sets...)
 	audit(t, dir, "branch", sets...)
+	// Who looks at a run, or goes on with it, need not say again with what settings.
+	if out := startStage(t, nil, "--stage", "audit", "--run", "branch", "--set", "dir="+dir).ended(t, runDeadline); !strings.Contains(out, "violations: 0") {
+		t.Errorf("an audit without --config:\n%s", out)
+	}
+	if got := finalWeights(t, startStage(t, nil, "--stage", "all", "--run", "branch", "--set", "dir="+dir, "--telemetry", "").ended(t, runDeadline)); got != want {
+		t.Errorf("weights %s of the run that has ended, want %s", got, want)
+	}
 	for _, refused := range []struct{ run, from, want string }{
 		{"other", "test@3", "the nearest that have are 2 and 4"},
 		{"other", "test@6", "run.max_steps = 6: the run would have ended"},

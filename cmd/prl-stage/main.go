@@ -2,6 +2,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,7 +36,7 @@ Settings come from --config, then from variables PRL__SECTION__KEY, then from --
 
 type flags struct {
 	Stage     string   `required:"" help:"Stage to run." placeholder:"NAME"`
-	Config    string   `help:"TOML file with the settings." type:"existingfile" placeholder:"FILE"`
+	Config    string   `help:"TOML file with the settings; default for all, audit, replay and evals by hand: those the run was last started with." type:"existingfile" placeholder:"FILE"`
 	Set       []string `help:"One setting over those of the file, e.g. run.max_steps=10." placeholder:"KEY=VALUE" sep:"none"`
 	Run       string   `help:"Name of the run (run.name)." placeholder:"NAME"`
 	From      string   `help:"Begin the run with a policy version of another one (--stage all, setup)." placeholder:"RUN@VERSION"`
@@ -68,6 +69,7 @@ func run(f flags) error {
 		<-ctx.Done()
 		stop()
 	}()
+	f.Config = cmp.Or(f.Config, f.recorded())
 	cfg, err := configure(f)
 	if err != nil {
 		return err
