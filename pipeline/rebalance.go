@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -270,10 +271,14 @@ func (rt *Runtime) holdsOwn(ctx context.Context, name string) (bool, error) {
 	}
 	own := false
 	err = rt.ReadSpans(ctx, true, spans, func(r *kgo.Record) error {
-		if !r.Attrs.IsControl() {
-			v, err := rt.DecodeValue(ctx, r.Value)
-			own = own || err != nil || !topic.ByHand(v)
+		if own || r.Attrs.IsControl() {
+			return nil
 		}
+		v, err := rt.DecodeValue(ctx, r.Value)
+		if errors.Is(err, ErrTransient) {
+			return fmt.Errorf("look who has written to %s: %w", rt.TopicName(name), err)
+		}
+		own = err != nil || !topic.ByHand(v)
 		return nil
 	})
 	return own, err

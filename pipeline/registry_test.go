@@ -71,9 +71,11 @@ func takeDown(reg *srfake.Registry) (asked chan struct{}) {
 
 // otherWords is the schema of traces as another program might have registered it: without a word of documentation it is
 // another text, with an id of its own, and the same schema.
-func otherWords(t testing.TB) sr.Schema {
+func otherWords(t testing.TB) sr.Schema { return otherWordsFor(t, "Trace") }
+
+func otherWordsFor(t testing.TB, record string) sr.Schema {
 	t.Helper()
-	text, err := schemas.Schema("Trace")
+	text, err := schemas.Schema(record)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +89,12 @@ func otherWords(t testing.TB) sr.Schema {
 // framed is a trace under a schema id.
 func framed(t testing.TB, rt *Runtime, id int, trace *schemas.Trace) *kgo.Record {
 	t.Helper()
-	r, err := rt.Encode(t.Context(), Emission{TopicTraces, AutoPartition, trace})
+	return framedFor(t, rt, TopicTraces, id, trace)
+}
+
+func framedFor(t testing.TB, rt *Runtime, topic string, id int, v schemas.Record) *kgo.Record {
+	t.Helper()
+	r, err := rt.Encode(t.Context(), Emission{topic, AutoPartition, v})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +102,7 @@ func framed(t testing.TB, rt *Runtime, id int, trace *schemas.Trace) *kgo.Record
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Value, err = schemas.AppendBinary(head, trace); err != nil {
+	if r.Value, err = schemas.AppendBinary(head, v); err != nil {
 		t.Fatal(err)
 	}
 	return r

@@ -1,5 +1,7 @@
 package schemas
 
+import "strings"
+
 // What a Request asks for.
 const (
 	RequestWave   = "wave"
@@ -25,6 +27,16 @@ const (
 	ErrorStale     = "stale"
 	ErrorCrashed   = "crashed"
 )
+
+// TeacherSelf is, where the name of a frozen policy is asked for as teacher, the policy that is trained.
+const TeacherSelf = "self"
+
+// FrozenPolicy is the name of the frozen policy that a trace calls recorded: name@<first 8 hex digits of the SHA-256 of its
+// weights>, or the name alone where the weights are not known.
+func FrozenPolicy(recorded string) string {
+	name, _, _ := strings.Cut(recorded, "@")
+	return name
+}
 
 // Splits of an environment's tasks.
 const (

@@ -16,6 +16,7 @@ import (
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/stages/envserver/env"
 	"github.com/prl-project/prl/stages/envserver/envs"
+	"github.com/prl-project/prl/stages/eval"
 	"github.com/prl-project/prl/stages/inference"
 )
 
@@ -27,7 +28,9 @@ type App struct {
 	// Serve are the environments of this process's environment server; empty for all that are configured.
 	Serve []string
 	// Model generates in this process; nil where the policy is served elsewhere.
-	Model inference.Model
+	Model inference.Host
+	// measures is the eval by hand beside which nothing else of the run is done; nil for none.
+	measures *eval.ByHand
 	// readers are, by the name in pipeline.Topics, the stages that keep state on what they have read of a topic.
 	readers map[string][]string
 }

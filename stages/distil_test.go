@@ -1,14 +1,8 @@
 package stages
 
 import (
-	"bytes"
-	"context"
-	"log/slog"
 	"path/filepath"
 	"testing"
-	"time"
-
-	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/schemas"
@@ -19,7 +13,7 @@ import (
 // teacherFolder is a policy of the ordered run's shape that knows what it wants: random weights, the head's larger.
 func teacherFolder(t *testing.T) string {
 	t.Helper()
-	cfg := orderedWith(t, t.TempDir())
+	cfg := orderedWith(t)
 	tokenizer, err := lm.NewTokenizer(cfg.Model.Alphabet)
 	if err != nil {
 		t.Fatal(err)
@@ -43,42 +37,11 @@ func teacherFolder(t *testing.T) string {
 	return dir
 }
 
-func orderedWith(t *testing.T, dir string, sets ...string) *Config {
-	t.Helper()
-	cfg := DefaultConfig()
-	sets = append([]string{"dir=" + dir, "inference.listen=localhost:0", "trainer.lr=0.01"}, sets...)
-	if err := pipeline.LoadConfig("../configs/ordered.toml", nil, sets, cfg); err != nil {
-		t.Fatal(err)
-	}
-	return cfg
-}
-
-// taught runs the ordered configuration with further settings to its end.
+// taught runs the ordered configuration with further settings to its end, and audits it.
 func taught(t *testing.T, sets ...string) *App {
 	t.Helper()
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(cluster.Close)
-	app, err := NewApp(orderedWith(t, t.TempDir(), sets...), cluster.ListenAddrs(), "all", slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError})))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := app.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	if err := app.SetUp(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := app.RunAll(ctx, new(bytes.Buffer)); err != nil {
-		t.Fatal(err)
-	}
-	report, err := app.Audit(ctx)
+	_, app := smallRun(t, nil, append([]string{"run.max_steps=12", "run.batch_size=64", "trainer.lr=0.01"}, sets...)...)
+	report, err := app.Audit(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +77,7 @@ func TestImitation(t *testing.T) {
 	sets := []string{"frozen.teacher.folder=" + teacherFolder(t), "envs.catch.policy=teacher", "scorer.advantage=sft"}
 	app := taught(t, sets...)
 	for _, trace := range records[*schemas.Trace](t, app, pipeline.TopicTraces) {
-		if trace.Policy != "teacher" || trace.PolicyStart != nil {
+		if schemas.FrozenPolicy(trace.Policy) != "teacher" || len(trace.Policy) != len("teacher@")+8 || trace.PolicyStart != nil {
 			t.Fatalf("group %d was played by %q, from version %v on", trace.GroupID, trace.Policy, trace.PolicyStart)
 		}
 	}

@@ -2,8 +2,10 @@ package stages
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"slices"
 	"strings"
@@ -25,31 +27,34 @@ type EvalByHand struct {
 	Temperature *float64
 	// Resume is the id of an eval that goes on, or "last"; empty begins one.
 	Resume string
-	// Serve runs inference and an environment server in this process; without it those of the run play.
-	Serve bool
-	// Sink runs the sink as well, for a run of which no other process is there.
-	Sink bool
+	// Alone says that no other process of the run is there: the policy and the environment are served in this one, for this
+	// eval only, and its sink runs here. Else the run's own servers play.
+	Alone bool
 	// Games are recorded games that are played in place of held-out tasks; nil for those.
 	Games []eval.Game
 }
 
-// RunEvalByHand runs one eval of the run and prints its table. The run must have begun; it may go on meanwhile. When ctx
-// ends first it says how to go on.
+// RunEvalByHand runs one eval of the run and prints its table. The run must have begun, and is not disturbed: none of its
+// own tasks is played here, and nothing that it would believe is written. When ctx ends first it says how to go on.
 func (a *App) RunEvalByHand(ctx context.Context, out io.Writer, h EvalByHand) error {
 	suite, cfg, err := a.Config.suite(h)
 	if err != nil {
 		return err
 	}
-	if err := a.Config.asBegun(); err != nil {
+	// Beside its servers the run's folder may be on other machines, and with it what it began with.
+	if err := a.Config.asBegun(); err != nil && (h.Alone || !errors.Is(err, fs.ErrNotExist)) {
 		return fmt.Errorf("eval by hand: %w", err)
 	}
-	if len(a.Config.SchemaRegistry.URLs) == 0 {
-		if err := a.Config.agreeFraming(); err != nil {
-			return fmt.Errorf("eval by hand: %w", err)
-		}
+	if a.Runtime.Schemas != nil {
+		err = a.Runtime.Schemas.Resolve(ctx)
+	} else {
+		err = a.Config.agreeFraming()
+	}
+	if err != nil {
+		return fmt.Errorf("eval by hand: %w", err)
 	}
 	b, err := eval.OpenByHand(ctx, a.Runtime, a.Config.Emitter, a.Config.Envs, eval.Wish{
-		Suite: suite, Config: cfg, Policy: h.Policy, Frozen: slices.Sorted(maps.Keys(a.Config.Frozen)), Resume: h.Resume, Here: h.Serve,
+		Suite: suite, Config: cfg, Policy: h.Policy, Frozen: slices.Sorted(maps.Keys(a.Config.Frozen)), Resume: h.Resume, Here: h.Alone,
 		Games: h.Games,
 	})
 	if err != nil {
@@ -61,19 +66,31 @@ func (a *App) RunEvalByHand(ctx context.Context, out io.Writer, h EvalByHand) er
 	printer := progress.NewPrinter(out)
 	play := func(ctx context.Context) (err error) {
 		defer printer.Close()
-		res, err = b.Run(ctx, func(p eval.Progress) { printer.ShowBar(bar(p, cfg.K, h.Serve), time.Now()) })
+		waited := ""
+		res, err = b.Run(ctx, func() {
+			if waits := b.Waiting(); waits != waited {
+				printer.Turn()
+				waited = waits
+			}
+			if now := time.Now(); printer.BarDue(now) {
+				printer.ShowBar(bar(b.Progress(), cfg.K), now)
+			}
+		})
+		if res != nil && !b.Finished() {
+			printer.ShowBar(bar(b.Progress(), cfg.K), time.Now())
+		}
 		return err
 	}
 	switch {
 	case b.Finished():
 		fmt.Fprintf(out, "%s\nNothing of it is missing and nothing failed.\n", title)
 		err = play(ctx)
-	case h.Serve:
+	case h.Alone:
 		fmt.Fprintln(out, title)
-		a.Serve = []string{cfg.Env}
+		a.Serve, a.measures = []string{cfg.Env}, b
 		a.Config.Inference.Listen = "" // its only client is in this process
 		err = a.runStages(ctx, func(s Stage) bool {
-			return s.Name == "inference" || s.Name == "envserver" || s.Name == "sink" && h.Sink
+			return s.Name == "inference" || s.Name == "envserver" || s.Name == "sink"
 		}, play)
 	default:
 		fmt.Fprintln(out, title)
@@ -81,10 +98,15 @@ func (a *App) RunEvalByHand(ctx context.Context, out io.Writer, h EvalByHand) er
 	}
 	again := fmt.Sprintf("--resume %s, with the same settings,", b.ID())
 	switch {
-	case err != nil:
+	case err != nil && b.Begun():
 		return fmt.Errorf("%s: %w; %s goes on from here", b.Plan.Name, err, again)
-	case res == nil:
+	case err != nil:
+		return fmt.Errorf("eval by hand: %w", err)
+	case res == nil && b.Begun():
 		fmt.Fprintf(out, "stopped; %s goes on from here\n", again)
+		return nil
+	case res == nil:
+		fmt.Fprintln(out, "stopped before anything was played")
 		return nil
 	}
 	fmt.Fprint(out, progress.Table(res, cfg.PassThreshold))
@@ -104,14 +126,11 @@ func measured(p eval.Plan) string {
 }
 
 // bar is how far an eval by hand is.
-func bar(p eval.Progress, k int, serve bool) progress.Bar {
+func bar(p eval.Progress, k int) progress.Bar {
 	b := progress.Bar{Done: p.Done, Total: p.Examples}
-	switch {
-	case p.Waiting != "" && serve:
+	if p.Waiting != "" {
 		b.Note = "examples; waits: " + p.Waiting
-	case p.Waiting != "":
-		b.Note = "examples; waits: " + p.Waiting + "; --serve plays in this process"
-	default:
+	} else {
 		b.Note = fmt.Sprintf("examples, %d in flight", p.InFlight)
 		if p.Failed > 0 {
 			b.Note += fmt.Sprintf(", %d rollouts failed", p.Failed)

@@ -1,12 +1,97 @@
 package stages
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sr/srfake"
+
+	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/schemas"
 	"github.com/prl-project/prl/stages/emitter"
 	"github.com/prl-project/prl/stages/eval"
 )
+
+// TestEvalByHandWithRegistry asks for rollouts of a run that frames its records for a schema registry, from a machine
+// where nothing of the run is, and is stopped.
+func TestEvalByHandWithRegistry(t *testing.T) {
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cluster.Close()
+	reg := srfake.New()
+	defer reg.Close()
+	open := func() *App {
+		cfg := DefaultConfig()
+		cfg.Dir, cfg.SchemaRegistry.URLs = t.TempDir(), []string{reg.URL()}
+		cfg.Envs = map[string]emitter.EnvConfig{"catch": emitter.DefaultEnvConfig()}
+		app, err := NewApp(cfg, cluster.ListenAddrs(), "test", slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := app.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		return app
+	}
+	run := open()
+	if err := run.SetUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	cl, err := run.Runtime.Client(kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	weights, err := run.Runtime.Blobs.Put(t.Context(), "weights", []byte("version 0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for topic, v := range map[string]schemas.Record{
+		pipeline.TopicPolicies: &schemas.PolicyVersion{Kind: "full", Weights: weights}, pipeline.TopicEnvs: &schemas.EnvInfo{Env: "catch", EvalTasks: 4},
+	} {
+		r, err := run.Runtime.Encode(t.Context(), pipeline.Emission{Topic: topic, Partition: pipeline.AutoPartition, Value: v})
+		if err == nil {
+			err = cl.ProduceSync(t.Context(), r).FirstErr()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := run.Runtime.Follow(pipeline.TopicTasks("catch"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	asked := make(chan error, 1)
+	go func() {
+		recs, err := f.Poll(ctx)
+		if err == nil && len(recs) == 0 {
+			err = errors.New("no task")
+		}
+		asked <- err
+		cancel()
+	}()
+	var out strings.Builder
+	if err := open().RunEvalByHand(ctx, &out, EvalByHand{Env: "catch", Policy: eval.Latest}); err != nil || !strings.Contains(out.String(), "stopped; --resume") {
+		t.Errorf("error %v after\n%s", err, out.String())
+	}
+	cancel()
+	if err := <-asked; err != nil {
+		t.Error(err)
+	}
+}
 
 // TestSuiteOfAnEvalByHand finds the settings: those of the section that is named, or of the environment's, or the
 // defaults.

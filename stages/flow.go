@@ -99,14 +99,18 @@ var Flow = []Stage{
 			if err != nil {
 				return nil, err
 			}
-			model := a.Model
-			if model == nil {
+			home := a.Model
+			if home == nil {
 				client := inference.NewClient(a.Config.EnvServer.ModelURL)
 				client.Token = a.Config.Inference.Token.Reveal()
-				model = client
+				home = client
 			}
-			directory := inference.NewDirectory(model, a.Config.Frozen, a.Runtime.Log)
-			return envserver.New(a.Runtime, a.Config.EnvServer, envs, directory, a.Config.teachers())
+			directory := inference.NewDirectory(home, a.Config.Frozen, a.uses(), a.Runtime.Log)
+			server, err := envserver.New(a.Runtime, a.Config.EnvServer, envs, directory, a.teachers())
+			if err == nil && a.measures != nil {
+				server.Only(a.measures.Plays, a.measures.Announce)
+			}
+			return server, err
 		},
 	},
 	{

@@ -4,10 +4,14 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/stages/envserver"
+	"github.com/prl-project/prl/stages/eval"
+	"github.com/prl-project/prl/stages/inference"
 )
 
 // TestFrozenPolicies gives the sections [frozen.<name>], and what names them, one mistake at a time.
@@ -25,8 +29,9 @@ func TestFrozenPolicies(t *testing.T) {
 	if _, err := load(`envs.catch.policy="old"`, `scorer.advantage="sft"`); err != nil {
 		t.Error(err)
 	}
-	if f := cfg.Frozen["far"]; cfg.teachers()["catch"] != "far" || f.URL != "http://gpu:8000" || f.Model != "m" || f.Token.Reveal() != "word" {
-		t.Errorf("teachers %v, frozen %+v", cfg.teachers(), cfg.Frozen)
+	app := &App{Config: cfg}
+	if f := cfg.Frozen["far"]; app.teachers()["catch"].Policy != "far" || f.URL != "http://gpu:8000" || f.Model != "m" || f.Token.Reveal() != "word" {
+		t.Errorf("teachers %v, frozen %+v", app.teachers(), cfg.Frozen)
 	}
 	if _, err := load(`envs.catch.teacher="self"`, `scorer.advantage="opsd"`); err != nil {
 		t.Error(err)
@@ -49,6 +54,39 @@ func TestFrozenPolicies(t *testing.T) {
 	}
 	if err := pipeline.LoadConfig("../configs/ordered.toml", nil, []string{`envs.catch.teacher="old"`}, DefaultConfig()); err == nil || !strings.Contains(err.Error(), "there are none") {
 		t.Errorf("without sections: %v", err)
+	}
+}
+
+// TestUses asks what the environment server of a process needs of frozen policies: what its own environments name, or the
+// eval by hand that it plays.
+func TestUses(t *testing.T) {
+	cfg := DefaultConfig()
+	if err := pipeline.LoadConfig("../configs/ordered.toml", nil, []string{
+		`frozen.old.folder="x"`, `frozen.far={url = "http://gpu:8000", model = "m"}`, `frozen.idle.folder="y"`,
+		`envs.catch.teacher="far"`, "envs.catch.temperature=0.5", "model.max_position=100",
+		`envs.wordle={policy = "old", max_rollout_tokens = 70}`, `scorer.envs.wordle.advantage="sft"`,
+		`envs.reverse-text={teacher = "self", max_rollout_tokens = 80}`,
+	}, cfg); err != nil {
+		t.Fatal(err)
+	}
+	app := &App{Config: cfg}
+	catch := inference.Use{Policy: "far", Key: "envs.catch.teacher", Teaches: true, Tokens: 64, Temperature: 0.5}
+	wordle := inference.Use{Policy: "old", Key: "envs.wordle.policy", Tokens: 70, Temperature: 1}
+	if got := app.uses(); !slices.Equal(got, []inference.Use{catch, wordle}) {
+		t.Errorf("uses %+v", got)
+	}
+	if got := app.teachers()["reverse-text"]; got != (envserver.Teacher{Policy: "self", Room: 20}) {
+		t.Errorf("teacher %+v", got)
+	}
+	cfg.Inference.MaxModelLen = 60
+	if app.Serve = []string{"catch"}; len(app.uses()) != 1 || app.uses()[0].Tokens != 60 {
+		t.Errorf("uses of one environment: %+v", app.uses())
+	}
+	for policy, want := range map[string][]inference.Use{"": nil, "idle": {{Policy: "idle", Key: "--policy"}}} {
+		app.measures = &eval.ByHand{Plan: eval.Plan{Policy: policy}}
+		if got := app.uses(); !slices.Equal(got, want) || len(app.teachers()) > 0 {
+			t.Errorf("uses of an eval of %q: %+v, teachers %v", policy, got, app.teachers())
+		}
 	}
 }
 

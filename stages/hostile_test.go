@@ -19,21 +19,16 @@ import (
 	"github.com/prl-project/prl/schemas"
 )
 
-// smallRun is the whole pipeline in ordered mode on a broker of its own; before is called when the topics are there. It
-// gives the SHA-256 of the final weights.
-func smallRun(t *testing.T, before func(*App)) (weights string, app *App) {
+// smallRun is the whole pipeline in ordered mode, with further settings, on a broker of its own; before is called when the
+// topics are there. It gives the SHA-256 of the final weights.
+func smallRun(t *testing.T, before func(*App), sets ...string) (weights string, app *App) {
 	t.Helper()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(cluster.Close)
-	cfg := DefaultConfig()
-	sets := []string{"dir=" + t.TempDir(), "run.max_steps=3", "run.batch_size=32", "inference.listen=localhost:0"}
-	if err := pipeline.LoadConfig("../configs/ordered.toml", nil, sets, cfg); err != nil {
-		t.Fatal(err)
-	}
-	app, err = NewApp(cfg, cluster.ListenAddrs(), "all", slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError})))
+	app, err = NewApp(orderedWith(t, append([]string{"run.max_steps=3", "run.batch_size=32"}, sets...)...), cluster.ListenAddrs(), "all", slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError})))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,6 +54,16 @@ func smallRun(t *testing.T, before func(*App)) (weights string, app *App) {
 		t.Fatalf("no end of the run:\n%s", out.String())
 	}
 	return found[1], app
+}
+
+func orderedWith(t *testing.T, sets ...string) *Config {
+	t.Helper()
+	cfg := DefaultConfig()
+	sets = append([]string{"dir=" + t.TempDir(), "inference.listen=localhost:0"}, sets...)
+	if err := pipeline.LoadConfig("../configs/ordered.toml", nil, sets, cfg); err != nil {
+		t.Fatal(err)
+	}
+	return cfg
 }
 
 // TestInvariant_BadInputStopsNothing puts every hostile record of the corpus, and some that are valid where they do not

@@ -39,6 +39,9 @@ func (a *App) regenerate(ctx context.Context, out io.Writer, src replay.Source, 
 		return err
 	}
 	names := slices.Sorted(maps.Keys(all))
+	if suite, ok := a.Config.Evals[h.Suite]; ok && h.Env == "" {
+		h.Env = suite.Env
+	}
 	if h.Env == "" && len(names) == 1 {
 		h.Env = names[0]
 	}
@@ -46,7 +49,7 @@ func (a *App) regenerate(ctx context.Context, out io.Writer, src replay.Source, 
 	if games == nil {
 		return fmt.Errorf("replay to regenerate: --env %q: tasks of one environment are played, and those of %v are selected", h.Env, names)
 	}
-	h.Games, h.Serve, h.Sink = games.Games, true, true
+	h.Games, h.Alone = games.Games, true
 	was := fmt.Sprintf("%d distinct tasks of %s; recorded of them: reward %.4f, the mean of %d rollouts", len(games.Games), h.Env, games.Reward, games.Rollouts)
 	if r.DryRun {
 		fmt.Fprintf(out, "%s\nwould play them with policy %s in run %s\n", was, h.Policy, b.Config.Run.Name)

@@ -5,7 +5,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/prl-project/prl/stages/emitter"
+	"github.com/prl-project/prl/schemas"
 	"github.com/prl-project/prl/stages/scorer"
 	"github.com/prl-project/prl/stages/scorer/advantage"
 )
@@ -40,11 +40,11 @@ func (c *Config) validateScoringOf(env string) error {
 		if s.RefKL > 0 {
 			what = fmt.Sprintf("scorer.ref_kl = %v", s.RefKL)
 		}
-		return fmt.Errorf("envs.%s.teacher = %q: %s needs one: the name of a section [frozen.<name>], or %q", env, e.Teacher, what, emitter.TeacherSelf)
-	case s.Advantage == advantage.OPD && e.Teacher == emitter.TeacherSelf:
+		return fmt.Errorf("envs.%s.teacher = %q: %s needs one: the name of a section [frozen.<name>], or %q", env, e.Teacher, what, schemas.TeacherSelf)
+	case s.Advantage == advantage.OPD && e.Teacher == schemas.TeacherSelf:
 		return fmt.Errorf("envs.%s.teacher = %q: with scorer.advantage = %q the teacher is a frozen policy; %q is the one that learns from itself", env, e.Teacher, s.Advantage, advantage.OPSD)
-	case s.Advantage == advantage.OPSD && e.Teacher != emitter.TeacherSelf:
-		return fmt.Errorf("envs.%s.teacher = %q: with scorer.advantage = %q it is %q; %q is the one with a frozen teacher", env, e.Teacher, s.Advantage, emitter.TeacherSelf, advantage.OPD)
+	case s.Advantage == advantage.OPSD && e.Teacher != schemas.TeacherSelf:
+		return fmt.Errorf("envs.%s.teacher = %q: with scorer.advantage = %q it is %q; %q is the one with a frozen teacher", env, e.Teacher, s.Advantage, schemas.TeacherSelf, advantage.OPD)
 	case needs.OnPolicy && e.Policy != "":
 		return fmt.Errorf("envs.%s.policy = %q: scorer.advantage = %q needs rollouts of the policy that is trained; leave policy out, or learn from these with %q", env, e.Policy, s.Advantage, advantage.SFT)
 	case s.Partial == scorer.Train && s.MinGroupSize > e.GroupSize:

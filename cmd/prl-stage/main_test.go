@@ -154,6 +154,24 @@ func finalWeights(t *testing.T, stdout string) string {
 // audit serves the run's data once more and checks the invariants in it.
 func audit(t *testing.T, dir, run string, sets ...string) {
 	t.Helper()
+	withServed(t, dir, run, sets, func(ctx context.Context, app *stages.App) {
+		report, err := app.Audit(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range report.Violations {
+			t.Error(v)
+		}
+		if report.Packed == 0 || report.Versions < 2 || !report.Ended {
+			t.Errorf("nothing to audit, or the run has not ended:\n%v", report)
+		}
+		t.Logf("audited %d groups, %d rollouts, %d packed, %d versions", report.Groups, report.Rollouts, report.Packed, report.Versions)
+	})
+}
+
+// withServed serves the data of a run that stands still while look does.
+func withServed(t *testing.T, dir, run string, sets []string, look func(context.Context, *stages.App)) {
+	t.Helper()
 	cfg, err := configure(flags{Config: filepath.Join(repository(t), orderedConfig), Set: append(sets, "dir="+dir), Run: run})
 	if err != nil {
 		t.Fatal(err)
@@ -182,17 +200,7 @@ func audit(t *testing.T, dir, run string, sets ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	report, err := app.Audit(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, v := range report.Violations {
-		t.Error(v)
-	}
-	if report.Packed == 0 || report.Versions < 2 || !report.Ended {
-		t.Errorf("nothing to audit, or the run has not ended:\n%v", report)
-	}
-	t.Logf("audited %d groups, %d rollouts, %d packed, %d versions", report.Groups, report.Rollouts, report.Packed, report.Versions)
+	look(ctx, app)
 }
 
 // logged waits for a log line that holds message and returns the value behind key in it.

@@ -15,7 +15,7 @@ import (
 
 // replayFlags are those of --stage replay.
 type replayFlags struct {
-	Mode        string    `help:"What --stage replay does: recompute (score and pack again with these settings, and compare with what was trained), rescore (let the environments give the rewards anew), regenerate (give the recorded tasks of --env to --policy, with --k, --temperature and --resume as of an eval by hand) or train (from --from-version on the recomputed batches, as the run --into)." enum:"recompute,rescore,regenerate,train" default:"recompute" group:"replay"`
+	Mode        string    `help:"What --stage replay does: recompute (score and pack again with these settings, and compare with what was trained), rescore (let the environments give the rewards anew), regenerate (give the recorded tasks of --env to --policy, with --suite, --k, --temperature and --resume as of an eval by hand) or train (from --from-version on the recomputed batches, as the run --into)." enum:"recompute,rescore,regenerate,train" default:"recompute" group:"replay"`
 	Topic       string    `help:"What is read: traces; for recompute also samples, to pack what was scored; for rescore also eval_traces." default:"traces" placeholder:"NAME" group:"replay"`
 	Source      string    `help:"Where from: topics, or parquet (the sink's files)." enum:"topics,parquet" default:"topics" group:"replay"`
 	NewRewards  bool      `help:"Recompute with rewards that the environments give anew, as rescore does." group:"replay"`
@@ -70,7 +70,7 @@ func replayRun(ctx context.Context, f flags, cfg *stages.Config) error {
 		},
 	}
 	if f.regenerates() {
-		r.Eval = stages.EvalByHand{Policy: f.Eval.Policy, K: f.Eval.K, Temperature: f.Eval.Temperature, Resume: f.Eval.Resume}
+		r.Eval = stages.EvalByHand{Suite: f.Eval.Suite, Policy: f.Eval.Policy, K: f.Eval.K, Temperature: f.Eval.Temperature, Resume: f.Eval.Resume}
 		if len(f.Env) > 0 {
 			r.Eval.Env = f.Env[0]
 		}

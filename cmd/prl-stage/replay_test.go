@@ -28,6 +28,7 @@ func TestReplay(t *testing.T) {
 		{"--mode train --from-version 2 --into trained", weights},
 		{"--mode train --from-version 2 --into trained", "Run trained: 0 records written"},
 		{"--mode regenerate --policy 4 --into played --to-version 1 --temperature 1 --k 2", "policy version 4 on catch"},
+		{`--mode regenerate --policy 4 --into suite --to-version 1 --suite again --set evals.again.env="catch" --set evals.again.k=3`, "k = 3"},
 	} {
 		if out := replayed(strings.Fields(c.args)...).ended(t, runDeadline); !strings.Contains(out, c.want) {
 			t.Errorf("%s: want %q in\n%s", c.args, c.want, out)

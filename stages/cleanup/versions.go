@@ -41,7 +41,7 @@ func (k *known) kept(cfg Config, evals map[string]eval.Config, pins []int64) []s
 // awaited reports whether an eval of a version is due and has no result yet.
 func (k *known) awaited(v *schemas.PolicyVersion, evals map[string]eval.Config) bool {
 	for name, e := range evals {
-		if e.Due(v.Version, v.Final) && !k.measured[measurement{name, v.Version}] {
+		if e.Due(v.Version, eval.End(v)) && !k.measured[measurement{name, v.Version}] {
 			return true
 		}
 	}

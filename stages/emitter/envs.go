@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/schemas"
 )
 
 // EnvConfig is a section [envs.<name>]: how an environment is trained on.
@@ -31,16 +32,14 @@ type EnvConfig struct {
 	Policy string `toml:"policy"`
 	// Teacher gives each sampled token of a finished rollout a log-probability of its own, before the trace is written: the
 	// name of a section [frozen.<name>], or "self" for the live policy that is shown a demonstration; empty for none. The
-	// environment server reads it; the emitter does not.
+	// teacher must have room for the longest rollout, "self" for the demonstration besides. The environment server reads it;
+	// the emitter does not.
 	Teacher string `toml:"teacher"`
 	// Curriculum chooses the task of the next group.
 	Curriculum CurriculumConfig `toml:"curriculum"`
 	// Options are the environment's own, for its server.
 	Options map[string]any `toml:"options"`
 }
-
-// TeacherSelf is the Teacher that is the live policy.
-const TeacherSelf = "self"
 
 // DefaultEnvConfig is what a section [envs.<name>] starts from.
 func DefaultEnvConfig() EnvConfig {
@@ -70,10 +69,10 @@ func (c EnvConfig) Validate(name string) error {
 		return fmt.Errorf("envs.%s.max_rollout_tokens = %d: 0 for run.seq_len, or more", name, c.MaxRolloutTokens)
 	case c.Timeout < pipeline.Duration(time.Millisecond):
 		return fmt.Errorf("envs.%s.timeout = %v: at least 1ms", name, c.Timeout)
-	case c.Policy == TeacherSelf || c.Policy != "" && !pipeline.ValidName(c.Policy):
-		return fmt.Errorf("envs.%s.policy = %q: the name of a section [frozen.<name>], of letters, digits, dashes and underscores, and not %q", name, c.Policy, TeacherSelf)
+	case c.Policy == schemas.TeacherSelf || c.Policy != "" && !pipeline.ValidName(c.Policy):
+		return fmt.Errorf("envs.%s.policy = %q: the name of a section [frozen.<name>], of letters, digits, dashes and underscores, and not %q", name, c.Policy, schemas.TeacherSelf)
 	case c.Teacher != "" && !pipeline.ValidName(c.Teacher):
-		return fmt.Errorf("envs.%s.teacher = %q: the name of a section [frozen.<name>], of letters, digits, dashes and underscores, or %q", name, c.Teacher, TeacherSelf)
+		return fmt.Errorf("envs.%s.teacher = %q: the name of a section [frozen.<name>], of letters, digits, dashes and underscores, or %q", name, c.Teacher, schemas.TeacherSelf)
 	}
 	return c.Curriculum.validate("envs."+name+".curriculum", c.GroupSize)
 }

@@ -182,7 +182,7 @@ func TestFrozenPolicies(t *testing.T) {
 	run, cfg, envs := testRun(), DefaultConfig(), testEnvs()
 	run.MaxOffPolicySteps = 1
 	c := envs["catch"]
-	c.Policy, c.Teacher = "teacher-1", TeacherSelf
+	c.Policy, c.Teacher = "teacher-1", schemas.TeacherSelf
 	envs["catch"] = c
 	cfg.Permits = 200
 	w := ready(t, run, cfg, envs)

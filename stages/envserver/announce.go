@@ -22,7 +22,8 @@ const (
 	announcePause = time.Second
 )
 
-// announce writes an EnvInfo of every environment to envs, at once and from time to time, until ctx ends.
+// announce writes an EnvInfo of every environment to envs, at once and from time to time, until ctx ends; or tells who
+// hears of them instead (Only).
 func (s *Server) announce(ctx context.Context, cl *kgo.Client) error {
 	var recs []*kgo.Record
 	for _, p := range s.players {
@@ -30,13 +31,17 @@ func (s *Server) announce(ctx context.Context, cl *kgo.Client) error {
 		if err != nil {
 			return pipeline.Fatal("announce environment %s: %w", p.info.Name, err)
 		}
+		if s.announced != nil {
+			s.announced(info)
+			continue
+		}
 		r, err := s.rt.Encode(ctx, pipeline.Emission{Topic: pipeline.TopicEnvs, Partition: pipeline.AutoPartition, Value: info})
 		if err != nil {
 			return pipeline.Fatal("announce environment %s: %w", p.info.Name, err)
 		}
 		recs = append(recs, r)
 	}
-	for ctx.Err() == nil {
+	for len(recs) > 0 && ctx.Err() == nil {
 		wait := announceEvery
 		err := cl.ProduceSync(ctx, recs...).FirstErr()
 		if denied := pipeline.Denied(err, pipeline.WriteTopic(s.rt.TopicName(pipeline.TopicEnvs))); errors.Is(denied, pipeline.ErrFatal) {

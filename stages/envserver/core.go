@@ -45,11 +45,14 @@ func (c *core) Process(r pipeline.Record, _ *pipeline.Out) error {
 	if !ok {
 		return fmt.Errorf("a %s is no task", r.Value.SchemaName())
 	}
-	if err := playable(t, c.player.info.Name); err != nil {
-		return err
-	}
-	if err := c.player.recordable(t); err != nil {
-		return err
+	plays := c.pool.plays(t)
+	if plays {
+		if err := playable(t, c.player.info.Name); err != nil {
+			return err
+		}
+		if err := c.player.recordable(t); err != nil {
+			return err
+		}
 	}
 	c.pool.mu.Lock()
 	defer c.pool.mu.Unlock()
@@ -59,12 +62,15 @@ func (c *core) Process(r pipeline.Record, _ *pipeline.Out) error {
 	before := c.inherited[r.Offset]
 	j := &job{core: c, player: c.player, task: t, ref: r.Ref, crashes: before.crashes}
 	if before.started {
-		if j.crashes++; j.crashes < len(c.pool.queues) {
+		if j.crashes++; plays && j.crashes < len(c.pool.queues) {
 			c.pool.rerun(j, rerunCrashed)
 		}
 	}
 	delete(c.inherited, r.Offset)
-	c.jobs[r.Offset], c.order, c.fresh = j, append(c.order, r.Offset), append(c.fresh, j)
+	c.jobs[r.Offset], c.order = j, append(c.order, r.Offset)
+	if plays {
+		c.fresh = append(c.fresh, j)
+	}
 	return nil
 }
 

@@ -54,7 +54,7 @@ func TestTeacherElsewhere(t *testing.T) {
 			}))
 			defer far.Close()
 			home := says(tokenizer(t), "hello")
-			d := inference.NewDirectory(home, map[string]inference.FrozenConfig{"far": {URL: far.URL, Model: "org/large"}}, slog.New(slog.DiscardHandler))
+			d := inference.NewDirectory(home, map[string]inference.FrozenConfig{"far": {URL: far.URL, Model: "org/large"}}, nil, slog.New(slog.DiscardHandler))
 			task := testTask()
 			task.Temperature = c.temperature
 			trace := playOne(t, taught(t, &game{}, d, "far"), task)

@@ -23,24 +23,32 @@
 //   - HandOver: what was given away in order (a rebalance, a stop) is recorded as not started. A rollout that runs when its
 //     partition goes elsewhere is run to its end here all the same, and begun again there.
 //   - SeedsOfCalls: the sampling seed of a model call depends on the task's seed and the number of the call alone.
-//   - Taught: where the environment has a teacher, every trace of training without error has its log-probabilities of
-//     every sampled token, given exactly the tokens before it. A teacher that fails fails the rollout.
+//   - Taught: where this server's own configuration names a teacher for the environment, every trace of training without
+//     error has its log-probabilities of every sampled token, given exactly the tokens before it. A teacher that fails fails
+//     the rollout. Where the configuration names none the trace has none, whatever the scorer's asks for; a scorer whose
+//     algorithm needs them sends it to the dlq.
 //
-// A task may name a frozen policy (a section [frozen.<name>], see inference.FrozenConfig), which then plays: its trace
-// names it, has no policy versions, and its rollout is never cancelled as stale; a version to which the task is pinned
-// says nothing to it. A teacher is a frozen policy too, or "self", the policy that is trained, which is shown a
+// A task may name a frozen policy (a section [frozen.<name>], see inference.FrozenConfig), which then plays: its trace names
+// it, as name@<first 8 hex digits of the SHA-256 of its weights> where its server says which they are, and has no policy
+// versions; its rollout is never cancelled as stale, and a version to which the task is pinned says nothing to it. A teacher
+// is a frozen policy too, which ref_model names likewise, or "self", the policy that is trained, which is shown a
 // demonstration of the environment (env.Demonstrator) as a system message before the conversation: ref_model then says
 // self@<version>, the one the task is pinned to or else the newest. The tokens are those of the trace, never rendered again,
-// and what the policy took at a temperature the teacher is asked about at that temperature. A fifth of a rollout's time is
-// the teacher's, which counts as scoring. Evals have no teacher.
+// and what the policy took at a temperature the teacher is asked about at that temperature. The policy has four fifths of a
+// rollout's time, and the teacher as much as the fifth that is left, from when the episode has been scored: a slow score is
+// not the teacher's failure. Its time counts as scoring. Evals have no teacher.
+//
+// Before anything is played the servers of frozen policies are looked at, and demonstrations measured, so that a teacher that
+// could never answer ends the stage at its start.
 //
 // Optimisations: rollouts that can no longer meet the bound on off-policy steps (I3), or whose group is decided, are
 // cancelled. Outcomes are read from the oldest unfinished task on, so that a start takes as long on an old run as on a young
 // one. What is begun again is counted (prl_envserver_reruns_total): of one server that ends without warning the rollouts
 // that ran, of a rebalance those on the partitions that moved.
 //
-// The parts: rollout, conversation, episode, model, teach and toolcalls play one rollout; group a task; pool shares the slots;
-// core and state are what the shell runs; publish, announce, follow and outcomes speak to Kafka; this file joins them.
+// The parts: rollout, conversation, episode, model, teach, demonstration and toolcalls play one rollout; group a task; pool
+// shares the slots; core and state are what the shell runs; publish, announce, follow and outcomes speak to Kafka; only makes
+// the server one of an eval by hand; this file joins them.
 package envserver
 
 import (
@@ -57,7 +65,6 @@ import (
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/schemas"
 	"github.com/prl-project/prl/stages/envserver/env"
-	"github.com/prl-project/prl/stages/inference"
 )
 
 // A pace is how often the shell does things.
@@ -76,27 +83,25 @@ type Server struct {
 	players    []*player // by name of the environment
 	processors []*pipeline.Processor
 	pool       *pool
-	model      Model
+	model      Directory
 	metrics    *metrics
 	ready      bool                           // the tokenizer is there; of the follower of policies
 	parse      func([]byte) (Renderer, error) // of a tokenizer.json
+	announced  func(*schemas.EnvInfo)         // hears of the environments in place of the topic; nil for the topic
 }
 
-// New makes a server of environments by name. model answers the model calls; nil asks the server at cfg.ModelURL. teachers
-// are, by environment, the frozen policies that score what is sampled, or inference.Self.
-func New(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment, model Model, teachers map[string]string) (*Server, error) {
+// New makes a server of environments by name. model answers the model calls and is closed when Run ends. teachers are, by
+// environment, what scores what is sampled there.
+func New(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment, model Directory, teachers map[string]Teacher) (*Server, error) {
 	return newServer(rt, cfg, envs, model, teachers, usual)
 }
 
-func newServer(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment, model Model, teachers map[string]string, often pace) (*Server, error) {
+func newServer(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment, model Directory, teachers map[string]Teacher, often pace) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	if len(envs) == 0 {
 		return nil, fmt.Errorf("envserver: no environments: name one with --env")
-	}
-	if model == nil {
-		model = inference.NewClient(cfg.ModelURL)
 	}
 	s := &Server{rt: rt, cfg: cfg, pool: newPool(cfg.Concurrency, cfg.MaxCrashes), model: model, parse: parseTokenizer}
 	s.metrics = newMetrics(s.pool)
@@ -106,7 +111,7 @@ func newServer(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment
 			return nil, fmt.Errorf("envserver: register its metrics: %w", err)
 		}
 	}
-	warn := warner(rt.Log, cfg.ModelURL)
+	warn := warner(rt.Log, model)
 	for _, name := range slices.Sorted(maps.Keys(envs)) {
 		info := envs[name].Info()
 		if info.Name != name {
@@ -117,8 +122,8 @@ func newServer(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment
 			envTimeout: time.Duration(cfg.EnvTimeout), model: cfg.Model, instance: rt.Instance,
 			teacher: teachers[name], newest: s.pool.version,
 		}
-		if _, ok := envs[name].(env.Demonstrator); p.teacher == inference.Self && !ok {
-			return nil, fmt.Errorf("envs.%s.teacher = %q: the environment has no demonstrations to show it (env.Demonstrator); name a frozen policy", name, inference.Self)
+		if _, ok := envs[name].(env.Demonstrator); p.teacher.Policy == schemas.TeacherSelf && !ok {
+			return nil, fmt.Errorf("envs.%s.teacher = %q: the environment has no demonstrations to show it (env.Demonstrator); name a frozen policy", name, schemas.TeacherSelf)
 		}
 		processor, err := pipeline.NewProcessor(rt, pipeline.ProcessorConfig{
 			Stage: "envserver", Group: group(name), Inputs: []string{pipeline.TopicTasks(name)}, Concurrency: cfg.Concurrency,
@@ -139,6 +144,7 @@ func group(env string) string { return "envserver." + env }
 // Run serves until ctx ends. Then nothing starts any more, what can end within the drain time does, the rest is cancelled,
 // and all that was not ended is recorded as not started. It is called once. An error is pipeline.ErrFatal or ErrFenced.
 func (s *Server) Run(ctx context.Context) error {
+	defer s.model.Close()
 	cl, err := s.rt.Client(kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	if err != nil {
 		return err

@@ -79,11 +79,13 @@ func goOn(context.Context, int, env.Message) (env.Turn, error) {
 	return env.Turn{Messages: []env.Message{env.User("on")}}, nil
 }
 
-// model is a Model that notes what it is asked.
+// model is a Directory that notes what it is asked, and a home for others.
 type model struct {
 	answer func(ctx context.Context, call int, r inference.Request) (inference.Completion, error)
 	// known answers probes; nil thinks each token as likely as its id says
 	known func(ctx context.Context, call int, p inference.Probe) ([]float32, error)
+
+	closed bool
 
 	mu       sync.Mutex
 	requests []inference.Request
@@ -100,6 +102,13 @@ func (m *model) Probe(ctx context.Context, p inference.Probe) ([]float32, error)
 	}
 	return likely(p), nil
 }
+
+func (m *model) Models(context.Context) ([]inference.ModelCard, error) { return nil, nil }
+func (m *model) String() string                                        { return "home" }
+func (m *model) Verify(context.Context, []byte) error                  { return nil }
+func (m *model) Recorded(policy string) string                         { return policy + "@1234abcd" }
+func (m *model) Server(policy string) string                           { return "server of " + policy }
+func (m *model) Close()                                                { m.closed = true }
 
 // likely is -id/100 for the tokens that a probe asks for.
 func likely(p inference.Probe) []float32 {
@@ -151,7 +160,7 @@ func tokenizer(t testing.TB) *lm.Tokenizer {
 	return tok
 }
 
-func testPlayer(t testing.TB, e env.Environment, m Model) *player {
+func testPlayer(t testing.TB, e env.Environment, m Directory) *player {
 	return &player{environment: e, info: e.Info(), caller: caller{m, 2, time.Minute, nil}, renderer: native{tokenizer(t)}, format: hermes{},
 		envTimeout: time.Minute, instance: "here", newest: func() int64 { return 9 }}
 }

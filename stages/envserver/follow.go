@@ -59,8 +59,8 @@ func (s *Server) read(ctx context.Context, open opener, tell func(context.Contex
 	return nil
 }
 
-// policy takes the tokenizer from the first policy version, with which rollouts may start once the model takes it, and
-// tells the pool of all.
+// policy takes the tokenizer from the first policy version, with which rollouts may start once the policies have been
+// checked, and tells the pool of all.
 func (s *Server) policy(ctx context.Context, r schemas.Record) error {
 	v := r.(*schemas.PolicyVersion)
 	s.pool.policy(v.Version)
@@ -73,19 +73,38 @@ func (s *Server) policy(ctx context.Context, r schemas.Record) error {
 		if err != nil {
 			return pipeline.Fatal("tokenizer of version %d: %w", v.Version, err)
 		}
-		if v, ok := s.model.(Verifier); ok {
-			if err := v.Verify(ctx, data); err != nil {
-				return err
-			}
+		for _, p := range s.players {
+			p.renderer = renderer // nothing is played before the pool opens
+		}
+		if err := s.check(ctx, data); err != nil {
+			return err
 		}
 		s.pool.mu.Lock()
-		for _, p := range s.players {
-			p.renderer = renderer
-		}
 		s.pool.open, s.ready = true, true
 		s.pool.mu.Unlock()
 	}
 	return nil
+}
+
+// check looks at the servers of the policies, and at the demonstrations, until they can be used. An error is fatal, or why
+// ctx ended.
+func (s *Server) check(ctx context.Context, tokenizer []byte) error {
+	for {
+		err := s.model.Verify(ctx, tokenizer)
+		for _, p := range s.players {
+			if err == nil {
+				err = p.checkDemonstrations(ctx)
+			}
+		}
+		if err == nil || errors.Is(err, pipeline.ErrFatal) || ctx.Err() != nil {
+			return err
+		}
+		s.rt.Log.Warn("nothing is played yet: the policies of the run cannot be checked", "error", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(followPause):
+		}
+	}
 }
 
 func (s *Server) outcome(_ context.Context, r schemas.Record) error {

@@ -27,7 +27,7 @@ func TestFrozenPolicyPlays(t *testing.T) {
 		traces := p.play(t.Context(), task, func(int64) { told = true })
 		trace := traces[0]
 		scored(t, trace)
-		if trace.Policy != "old" || trace.PolicyStart != nil || trace.PolicyEnd != nil || len(trace.Nodes[1].Versions) > 0 || told {
+		if trace.Policy != "old@1234abcd" || trace.PolicyStart != nil || trace.PolicyEnd != nil || len(trace.Nodes[1].Versions) > 0 || told {
 			t.Errorf("policy %q, from version %v to %v", trace.Policy, trace.PolicyStart, trace.PolicyEnd)
 		}
 		if r := m.requests[len(m.requests)-1]; r.Policy != "old" || r.PinVersion != nil {
@@ -41,7 +41,7 @@ func TestFrozenPolicyHasNoVersions(t *testing.T) {
 	task.Policy = "old"
 	trace := playOne(t, testPlayer(t, &game{}, says(tokenizer(t), "hi")), task)
 	failed(t, trace, errorModel, "version 3 of a frozen policy")
-	if trace.Policy != "old" {
+	if trace.Policy != "old@1234abcd" {
 		t.Errorf("policy %q", trace.Policy)
 	}
 }

@@ -15,21 +15,18 @@ import (
 	"github.com/prl-project/prl/stages/internal/lm"
 )
 
-// A Generator continues sequences of tokens. An inference.Error that is not Retryable is not worth another try.
-type Generator interface {
-	Generate(ctx context.Context, r inference.Request) (inference.Completion, error)
-}
-
-// A Model is a Generator that also says how probable tokens are, as inference.Prober does.
-type Model interface {
-	Generator
-	Probe(ctx context.Context, p inference.Probe) ([]float32, error)
-}
-
-// A Verifier is a Model that is shown the run's tokenizer.json before anything is asked of it. An error is
-// pipeline.ErrFatal, or it is asked again.
-type Verifier interface {
+// A Directory answers model calls, of whatever policy, as inference.Directory does. An inference.Error that is not Retryable
+// is not worth another try.
+type Directory interface {
+	inference.Model
+	// Verify is shown the run's tokenizer.json before anything is asked. An error is pipeline.ErrFatal, or it is called again.
 	Verify(ctx context.Context, tokenizer []byte) error
+	// Recorded is how traces name a frozen policy, see schemas.FrozenPolicy.
+	Recorded(policy string) string
+	// Server is where a policy is served, for people; empty is the one that is trained.
+	Server(policy string) string
+	// Close drops connections, at the end.
+	Close()
 }
 
 // A Renderer turns messages into tokens and tokens into text. A conversation is the concatenation of its messages, so
@@ -64,27 +61,35 @@ func parseTokenizer(data []byte) (Renderer, error) {
 
 // caller makes model calls with retries.
 type caller struct {
-	model   Model
+	model   Directory
 	retries int
-	timeout time.Duration // of one try; 0 for none
-	warn    func(error)   // hears of every try that failed; nil for nobody
+	timeout time.Duration                  // of one try; 0 for none
+	warn    func(policy string, err error) // hears of every try that failed; nil for nobody
 }
 
 // warnEvery is how often failing model calls are logged.
 const warnEvery = 10 * time.Second
 
-// warner logs that model calls fail, now and then.
-func warner(log *slog.Logger, url string) func(error) {
+// warner logs that calls of a policy (empty: the one that is trained) fail, of each now and then.
+func warner(log *slog.Logger, model Directory) func(policy string, err error) {
+	type count struct {
+		last   time.Time
+		failed int
+	}
 	var mu sync.Mutex
-	var last time.Time
-	failed := 0
-	return func(err error) {
+	counts := map[string]*count{}
+	return func(policy string, err error) {
 		mu.Lock()
 		defer mu.Unlock()
-		failed++
-		if now := time.Now(); now.Sub(last) >= warnEvery {
-			log.Warn("model calls fail and are tried again", "url", url, "failed", failed, "error", err)
-			last, failed = now, 0
+		c := counts[policy]
+		if c == nil {
+			c = &count{}
+			counts[policy] = c
+		}
+		c.failed++
+		if now := time.Now(); now.Sub(c.last) >= warnEvery {
+			log.Warn("model calls fail and are tried again", "policy", policy, "server", model.Server(policy), "failed", c.failed, "error", err)
+			c.last, c.failed = now, 0
 		}
 	}
 }
@@ -92,7 +97,7 @@ func warner(log *slog.Logger, url string) func(error) {
 // generate asks for a completion. Every try asks for the same: it has the same seed, and only one completion is ever
 // looked at.
 func (c caller) generate(ctx context.Context, r inference.Request) (inference.Completion, error) {
-	return again(ctx, c, func(ctx context.Context) (inference.Completion, error) {
+	return again(ctx, c, r.Policy, func(ctx context.Context) (inference.Completion, error) {
 		completion, err := c.model.Generate(ctx, r)
 		if err != nil {
 			return completion, err
@@ -103,7 +108,7 @@ func (c caller) generate(ctx context.Context, r inference.Request) (inference.Co
 
 // probe asks for the log-probabilities of tokens.
 func (c caller) probe(ctx context.Context, p inference.Probe) ([]float32, error) {
-	return again(ctx, c, func(ctx context.Context) ([]float32, error) {
+	return again(ctx, c, p.Policy, func(ctx context.Context) ([]float32, error) {
 		logprobs, err := c.model.Probe(ctx, p)
 		if err != nil {
 			return nil, err
@@ -114,7 +119,7 @@ func (c caller) probe(ctx context.Context, p inference.Probe) ([]float32, error)
 
 // again calls once until it succeeds, the retries are used up, or ctx ends. If ctx ended before any try had failed by
 // itself, the error is context.Cause(ctx); so a model that is slow is told from one that is broken.
-func again[T any](ctx context.Context, c caller, once func(context.Context) (T, error)) (T, error) {
+func again[T any](ctx context.Context, c caller, policy string, once func(context.Context) (T, error)) (T, error) {
 	var none T
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = 200*time.Millisecond, 5*time.Second
@@ -130,7 +135,7 @@ func again[T any](ctx context.Context, c caller, once func(context.Context) (T, 
 		}
 		failed, tries = err, tries+1
 		if c.warn != nil {
-			c.warn(err)
+			c.warn(policy, err)
 		}
 		if permanent(err) || tries > c.retries {
 			break

@@ -3,9 +3,12 @@ package envserver
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -110,7 +113,8 @@ func TestNativeTeachers(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop := serveAll(t, rt, map[string]env.Environment{"catch": game, "reverse-text": text},
-		inference.NewDirectory(server.Model(), frozen, rt.Log), map[string]string{"catch": "old", "reverse-text": inference.Self}, nil)
+		inference.NewDirectory(server.Model(), frozen, []inference.Use{{Policy: "old", Teaches: true, Tokens: 96}}, rt.Log),
+		map[string]Teacher{"catch": {Policy: "old"}, "reverse-text": {Policy: schemas.TeacherSelf, Room: 96}}, nil)
 	const each = 12
 	for _, name := range []string{"catch", "reverse-text"} {
 		produce(t, rt, pipeline.TopicTasks(name), tasks(each, func(i int, task *schemas.Task) {
@@ -126,15 +130,20 @@ func TestNativeTeachers(t *testing.T) {
 			}
 		})...)
 	}
-	models := map[string]*lm.Model{"old": teacher, "self@0": live}
+	weights, err := os.ReadFile(filepath.Join(dir, "model.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := fmt.Sprintf("old@%x", sha256.Sum256(weights))[:len("old@")+8]
+	models := map[string]*lm.Model{old: teacher, "self@0": live}
 	for _, r := range read(t, rt, pipeline.TopicTraces, covers(2*each)) {
 		trace := r.Value.(*schemas.Trace)
 		scored(t, trace)
-		if (trace.Policy == "old") != (trace.TaskIndex%2 == 1) || (trace.PolicyStart == nil) != (trace.Policy == "old") {
+		if (trace.Policy == old) != (trace.TaskIndex%2 == 1) || (trace.PolicyStart == nil) != (trace.Policy == old) {
 			t.Fatalf("policy %q from version %v", trace.Policy, trace.PolicyStart)
 		}
 		var prefix []int32
-		teacherName := "old"
+		teacherName := old
 		if trace.Env == "reverse-text" {
 			teacherName = "self@0"
 			show, err := text.Demonstrate(json.RawMessage(trace.Task), trace.GroupSeed)

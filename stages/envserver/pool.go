@@ -41,6 +41,7 @@ type pool struct {
 	size    int
 	play    func(context.Context, *job) []*schemas.Trace // nil if ctx was cancelled with errStopped
 	publish func(context.Context, []*schemas.Trace) error
+	plays   func(*schemas.Task) bool // tasks it denies are never started
 	rerun   func(j *job, why string) // counts a task that is begun again
 	ctx     context.Context          // of everything that runs
 	stop    context.CancelCauseFunc
@@ -64,6 +65,7 @@ func newPool(size, maxCrashes int) *pool {
 	p := &pool{
 		size: size, queues: make([][]*job, maxCrashes), crashing: make([]int, maxCrashes), jobs: map[*job]struct{}{},
 		changed: make(chan struct{}), newest: -1, decided: map[string]*idset.Set{}, rerun: func(*job, string) {},
+		plays: func(*schemas.Task) bool { return true },
 	}
 	p.ctx, p.stop = context.WithCancelCause(context.Background())
 	return p

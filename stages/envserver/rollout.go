@@ -23,8 +23,16 @@ type player struct {
 	envTimeout  time.Duration
 	model       string
 	instance    string
-	teacher     string       // frozen policy that scores sampled tokens, or inference.Self; empty for none
+	teacher     Teacher      // scores sampled tokens; the zero value is none
 	newest      func() int64 // policy version that is known
+}
+
+// recorded is how traces name a policy; empty is the one that is trained.
+func (p *player) recorded(policy string) string {
+	if policy == "" {
+		return ""
+	}
+	return p.caller.model.Recorded(policy)
 }
 
 // A rollout is one run of the policy through a task. It is for one goroutine.
@@ -55,10 +63,11 @@ func (r *rollout) play(ctx context.Context) error {
 	if !r.taught() {
 		return r.episode(ctx, deadline)
 	}
-	if err := r.episode(ctx, deadline.Add(-limit/teacherShare)); err != nil {
+	share := limit / teacherShare
+	if err := r.episode(ctx, deadline.Add(-share)); err != nil {
 		return err
 	}
-	return r.teach(ctx, deadline)
+	return r.teach(ctx, time.Now().Add(share)) // whatever scoring took
 }
 
 // episode plays and scores. The deadline is that of the policy's last answer.
@@ -246,6 +255,7 @@ func (r *rollout) take(s env.Score) error {
 
 // record puts the conversation into the trace.
 func (r *rollout) record() {
+	r.trace.Policy = r.recorded(r.task.Policy)
 	r.trace.Nodes, r.trace.PolicyStart, r.trace.PolicyEnd = r.talk.nodes, r.talk.lowest, r.talk.highest
 }
 

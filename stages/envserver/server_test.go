@@ -160,18 +160,18 @@ func tasks(n int, change func(int, *schemas.Task)) []schemas.Record {
 }
 
 // serve runs a server until the returned function is called, which calls its arguments while the server stops.
-func serve(t testing.TB, rt *pipeline.Runtime, m Model, change func(*Config)) (stop func(meanwhile ...func())) {
+func serve(t testing.TB, rt *pipeline.Runtime, m Directory, change func(*Config)) (stop func(meanwhile ...func())) {
 	t.Helper()
 	return serveAll(t, rt, map[string]env.Environment{"game": &game{}, "contest": &contest{game{info: env.Info{Name: "contest"}}}}, m, nil, change)
 }
 
 // serveEnv is serve with an environment of the test's own.
-func serveEnv(t testing.TB, rt *pipeline.Runtime, e env.Environment, m Model) (stop func(meanwhile ...func())) {
+func serveEnv(t testing.TB, rt *pipeline.Runtime, e env.Environment, m Directory) (stop func(meanwhile ...func())) {
 	t.Helper()
 	return serveAll(t, rt, map[string]env.Environment{"game": e}, m, nil, nil)
 }
 
-func serveAll(t testing.TB, rt *pipeline.Runtime, envs map[string]env.Environment, m Model, teachers map[string]string, change func(*Config)) (stop func(meanwhile ...func())) {
+func serveAll(t testing.TB, rt *pipeline.Runtime, envs map[string]env.Environment, m Directory, teachers map[string]Teacher, change func(*Config)) (stop func(meanwhile ...func())) {
 	t.Helper()
 	cfg := DefaultConfig()
 	cfg.Concurrency = 16

@@ -8,15 +8,24 @@ import (
 	"time"
 
 	"github.com/prl-project/prl/schemas"
-	"github.com/prl-project/prl/stages/envserver/env"
 	"github.com/prl-project/prl/stages/inference"
 )
 
-// teacherShare is the part of a rollout's time that is kept for its teacher: one in so many.
+// A Teacher gives each sampled token of a finished rollout a log-probability of its own.
+type Teacher struct {
+	// Policy is a frozen policy, or schemas.TeacherSelf.
+	Policy string
+	// Room is how many tokens a demonstration may have where Policy is schemas.TeacherSelf: the positions of the model that the
+	// longest rollout leaves.
+	Room int
+}
+
+// teacherShare is the part of a rollout's time that is kept for its teacher, one in so many. It begins when the episode has
+// been scored.
 const teacherShare = 5
 
 // taught reports whether the rollout has a teacher.
-func (r *rollout) taught() bool { return r.teacher != "" && r.task.Eval == "" }
+func (r *rollout) taught() bool { return r.teacher.Policy != "" && r.task.Eval == "" }
 
 // teach asks the teacher for its log-probabilities of all sampled tokens and puts them into the trace: of every branch,
 // and of a node that branches share once, given the path to it. An error is a failure, and the trace has none then.
@@ -69,9 +78,9 @@ func (r *rollout) teach(ctx context.Context, deadline time.Time) error {
 
 // teacherOf is a probe without tokens for the teacher, its name in the trace, and what it is shown before the conversation.
 func (r *rollout) teacherOf(ctx context.Context) (probe inference.Probe, name string, prefix []int32, err error) {
-	probe = inference.Probe{Temperature: r.task.Temperature, Policy: r.teacher, Model: r.model}
-	if r.teacher != inference.Self {
-		return probe, r.teacher, nil, nil
+	probe = inference.Probe{Temperature: r.task.Temperature, Policy: r.teacher.Policy, Model: r.model}
+	if r.teacher.Policy != schemas.TeacherSelf {
+		return probe, r.recorded(r.teacher.Policy), nil, nil
 	}
 	version := r.newest()
 	if r.task.PinVersion != nil {
@@ -80,16 +89,8 @@ func (r *rollout) teacherOf(ctx context.Context) (probe inference.Probe, name st
 	probe.Policy, probe.PinVersion = "", &version
 	e := newEpisode(r.envTimeout)
 	defer e.close()
-	text, err := do(ctx, e, "demonstrate", func(context.Context) (string, error) {
-		return r.environment.(env.Demonstrator).Demonstrate(json.RawMessage(r.trace.Task), r.task.GroupSeed)
-	})
-	if err == nil {
-		prefix, err = r.renderer.RenderMessage(string(env.RoleSystem), text)
-	}
-	if err != nil {
-		return probe, "", nil, fmt.Errorf("demonstration: %w", err)
-	}
-	return probe, fmt.Sprintf("%s@%d", inference.Self, version), prefix, nil
+	prefix, err = r.demonstration(ctx, e, json.RawMessage(r.trace.Task), r.task.GroupSeed)
+	return probe, fmt.Sprintf("%s@%d", schemas.TeacherSelf, version), prefix, err
 }
 
 // branches are the paths from a root to a leaf, in the order of the leaves.

@@ -1,10 +1,12 @@
 package envserver
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 	"strings"
@@ -31,9 +33,9 @@ func (s *shown) Demonstrate(task json.RawMessage, seed int64) (string, error) {
 	return fmt.Sprintf("%s like so %d", task, seed), nil
 }
 
-func taught(t testing.TB, e env.Environment, m Model, teacher string) *player {
+func taught(t testing.TB, e env.Environment, m Directory, teacher string) *player {
 	p := testPlayer(t, e, m)
-	p.teacher = teacher
+	p.teacher = Teacher{Policy: teacher}
 	return p
 }
 
@@ -60,7 +62,7 @@ func TestInvariant_Taught(t *testing.T) {
 		all = all[len(own):]
 		if slices.Contains(n.Mask, 1) {
 			equal(t, "log-probabilities of the teacher", n.RefLogprobs.Values(), own)
-			if n.RefModel != "teacher" || own[0] != 0 || own[1] == 0 {
+			if n.RefModel != "teacher@1234abcd" || own[0] != 0 || own[1] == 0 {
 				t.Errorf("node %d: %s %v", i, n.RefModel, own)
 			}
 		} else if n.RefLogprobs.Len() != 0 || n.RefModel != "" {
@@ -69,7 +71,7 @@ func TestInvariant_Taught(t *testing.T) {
 	}
 	for what, change := range map[string]func(*schemas.Task, *player){
 		"an eval":    func(t *schemas.Task, _ *player) { t.Eval, t.Split = "held-out", schemas.SplitEval },
-		"no teacher": func(_ *schemas.Task, p *player) { p.teacher = "" },
+		"no teacher": func(_ *schemas.Task, p *player) { p.teacher = Teacher{} },
 	} {
 		m := says(tok, "hi")
 		p, task := taught(t, &game{}, m, "teacher"), testTask()
@@ -138,7 +140,7 @@ func TestSelfTeaches(t *testing.T) {
 		}}
 		task := testTask()
 		task.PinVersion = pin
-		trace := playOne(t, taught(t, &shown{}, m, inference.Self), task)
+		trace := playOne(t, taught(t, &shown{}, m, schemas.TeacherSelf), task)
 		scored(t, trace)
 		demonstration, err := tok.RenderMessage("system", `{"index":5} like so 11`)
 		if err != nil {
@@ -174,7 +176,7 @@ func TestTeacherFails(t *testing.T) {
 	}{
 		{name: "again and again", teacher: "far", known: func(context.Context, int, inference.Probe) ([]float32, error) {
 			return nil, errors.New("away")
-		}, kind: errorModel, what: "teacher far: model call, try 3 of 3: away", probes: 3},
+		}, kind: errorModel, what: "teacher far@1234abcd: model call, try 3 of 3: away", probes: 3},
 		{name: "refuses", teacher: "far", known: func(context.Context, int, inference.Probe) ([]float32, error) {
 			return nil, &inference.Error{Status: 404, Code: inference.CodeNoModel, Message: "who"}
 		}, kind: errorModel, what: "try 1 of 3: who", probes: 1},
@@ -185,8 +187,8 @@ func TestTeacherFails(t *testing.T) {
 		{name: "too few", teacher: "far", known: inexact(func(l []float32) []float32 { return l[1:] }), kind: errorModel, what: "cannot be trained on", probes: 1},
 		{name: "not a number", teacher: "far", known: inexact(func(l []float32) []float32 { l[1] = float32(math.NaN()); return l }), kind: errorModel, what: "cannot be trained on", probes: 1},
 		{name: "above 1", teacher: "far", known: inexact(func(l []float32) []float32 { l[len(l)-1] = 0.1; return l }), kind: errorModel, what: "cannot be trained on", probes: 1},
-		{name: "no demonstration", teacher: inference.Self, demonstrate: func(string, int64) (string, error) { return "", errors.New("no idea") }, kind: errorEnvironment, what: "demonstration: no idea"},
-		{name: "demonstration panics", teacher: inference.Self, demonstrate: func(string, int64) (string, error) { panic("oh") }, kind: errorEnvironment, what: "demonstration: environment panicked: oh"},
+		{name: "no demonstration", teacher: schemas.TeacherSelf, demonstrate: func(string, int64) (string, error) { return "", errors.New("no idea") }, kind: errorEnvironment, what: "demonstration: no idea"},
+		{name: "demonstration panics", teacher: schemas.TeacherSelf, demonstrate: func(string, int64) (string, error) { panic("oh") }, kind: errorEnvironment, what: "demonstration: environment panicked: oh"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -252,15 +254,104 @@ func TestTimeOfTheTeacher(t *testing.T) {
 	})
 }
 
+// A score that takes long is not the teacher's failure: its time begins behind it.
+func TestSlowScoreTakesNothingFromTheTeacher(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := says(tokenizer(t), "hello")
+		var left time.Duration
+		m.known = func(ctx context.Context, _ int, p inference.Probe) ([]float32, error) {
+			end, _ := ctx.Deadline()
+			left = time.Until(end)
+			return likely(p), nil
+		}
+		g := &game{score: func([]string) (env.Score, error) {
+			time.Sleep(59 * time.Second)
+			return env.Score{Rewards: env.Rewards{"r": env.Value(1)}}, nil
+		}}
+		start := time.Now()
+		scored(t, playOne(t, taught(t, g, m, "far"), testTask()))
+		if time.Since(start) != 59*time.Second || left != 12*time.Second {
+			t.Errorf("after %v, %v left to the teacher", time.Since(start), left)
+		}
+	})
+}
+
 func TestTeacherNeedsDemonstrations(t *testing.T) {
 	rt, _, _ := testRun(t)
-	_, err := New(rt, DefaultConfig(), map[string]env.Environment{"game": &game{}}, says(tokenizer(t), "hi"), map[string]string{"game": inference.Self})
+	_, err := New(rt, DefaultConfig(), map[string]env.Environment{"game": &game{}}, says(tokenizer(t), "hi"), map[string]Teacher{"game": {Policy: schemas.TeacherSelf}})
 	if err == nil || !strings.Contains(err.Error(), `envs.game.teacher = "self"`) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := New(rt, DefaultConfig(), map[string]env.Environment{"game": &shown{}}, says(tokenizer(t), "hi"), map[string]string{"game": inference.Self}); err != nil {
+	if _, err := New(rt, DefaultConfig(), map[string]env.Environment{"game": &shown{}}, says(tokenizer(t), "hi"), map[string]Teacher{"game": {Policy: schemas.TeacherSelf}}); err != nil {
 		t.Error(err)
 	}
+}
+
+// A demonstration that does not fit beside the longest rollout ends the server at its start.
+func TestDemonstrationsFit(t *testing.T) {
+	tok := tokenizer(t)
+	longest, err := tok.RenderMessage("system", `{"index":10} like so 10`) // as are all of two digits
+	if err != nil {
+		t.Fatal(err)
+	}
+	fails := func(string, int64) (string, error) { return "", errors.New("no idea") }
+	for what, c := range map[string]struct {
+		env     shown
+		teacher Teacher
+		want    string
+		fatal   bool
+	}{
+		"room":         {shown{}, Teacher{schemas.TeacherSelf, len(longest)}, "", false},
+		"too little":   {shown{}, Teacher{schemas.TeacherSelf, len(longest) - 1}, fmt.Sprintf(`envs.game.teacher = "self": the demonstration of task 10 has %d tokens, and the longest rollout leaves %d`, len(longest), len(longest)-1), true},
+		"none":         {shown{demonstrate: fails}, Teacher{schemas.TeacherSelf, 1000}, "envs.game: task 0: demonstration: no idea", false},
+		"not asked of": {shown{demonstrate: fails}, Teacher{"far", 0}, "", false},
+	} {
+		p := testPlayer(t, &c.env, says(tok, "hi"))
+		p.teacher = c.teacher
+		err := p.checkDemonstrations(t.Context())
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) || errors.Is(err, pipeline.ErrFatal) != c.fatal {
+			t.Errorf("%s: got %v, want %q, fatal: %v", what, err, c.want, c.fatal)
+		}
+	}
+	rt, _, _ := testRun(t)
+	s, err := New(rt, DefaultConfig(), map[string]env.Environment{"game": &shown{}}, says(tok, "hi"), map[string]Teacher{"game": {schemas.TeacherSelf, 5}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	if err := s.Run(ctx); !errors.Is(err, pipeline.ErrFatal) || !strings.Contains(err.Error(), "the demonstration of task 0") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// What fails is logged with the policy and the server that was asked, each for itself.
+func TestFailuresNameTheServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		m := says(tokenizer(t), "hi")
+		m.known = func(_ context.Context, call int, p inference.Probe) ([]float32, error) {
+			if call == 0 {
+				return nil, errors.New("away")
+			}
+			return likely(p), nil
+		}
+		answer := m.answer
+		m.answer = func(ctx context.Context, call int, r inference.Request) (inference.Completion, error) {
+			if call < 2 {
+				return inference.Completion{}, errors.New("busy")
+			}
+			return answer(ctx, call, r)
+		}
+		p := taught(t, &game{}, m, "far")
+		p.caller.warn = warner(slog.New(slog.NewTextHandler(&log, nil)), m)
+		scored(t, playOne(t, p, testTask()))
+		for _, want := range []string{`policy="" server="server of " failed=1 error=busy`, `policy=far server="server of far" failed=1 error=away`} {
+			if strings.Count(log.String(), want) != 1 || strings.Count(log.String(), "\n") != 2 {
+				t.Errorf("logged %s, want once %s", &log, want)
+			}
+		}
+	})
 }
 
 // careful is a model that looks at the tokenizer.
@@ -275,6 +366,8 @@ func (c *careful) Verify(_ context.Context, tokenizer []byte) error { return c.v
 // played before.
 func TestModelSeesTheTokenizerFirst(t *testing.T) {
 	rt, _, _ := testRun(t)
+	var log bytes.Buffer
+	rt.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	m := &careful{model: says(tokenizer(t), "hi"), verify: func([]byte) error { return pipeline.Fatal("another tokenizer") }}
 	s, err := New(rt, DefaultConfig(), map[string]env.Environment{"game": &game{}}, m, nil)
 	if err != nil {
@@ -304,7 +397,7 @@ func TestModelSeesTheTokenizerFirst(t *testing.T) {
 		scored(t, r.Value.(*schemas.Trace))
 	}
 	stop()
-	if calls != 2 {
-		t.Errorf("asked %d times", calls)
+	if calls != 2 || !m.closed || !strings.Contains(log.String(), "nothing is played yet") || !strings.Contains(log.String(), "error=away") {
+		t.Errorf("asked %d times, closed: %v, logged %s", calls, m.closed, &log)
 	}
 }

@@ -35,7 +35,8 @@ type Wish struct {
 	Games []Game
 	// Resume is the id of an eval that goes on, or Last; empty begins one.
 	Resume string
-	// Here says that this process serves the policy, so that its weights must be here.
+	// Here says that this process, and no other, serves the policy and the environment: the policy's weights must be here,
+	// and what the environment is comes by Announce instead of the topic envs.
 	Here bool
 }
 
@@ -48,6 +49,9 @@ type ByHand struct {
 	rt     *pipeline.Runtime
 	hand   *hand
 	known  *schemas.EvalResult // where nothing is left to play; else nil
+	here   bool
+	told   chan *schemas.EnvInfo // by Announce
+	begun  bool                  // something of it may be in the topics
 	cl     *kgo.Client
 	tables *pipeline.Follower // policies, envs
 	states *pipeline.Follower
@@ -74,7 +78,7 @@ func OpenByHand(ctx context.Context, rt *pipeline.Runtime, em emitter.Config, en
 	if err := Validate(rt.Run, em, envs, map[string]Config{w.Suite: w.Config}); err != nil {
 		return nil, err
 	}
-	b := &ByHand{rt: rt}
+	b := &ByHand{rt: rt, here: w.Here, told: make(chan *schemas.EnvInfo, 1), begun: w.Resume != ""}
 	defer func() {
 		if err != nil {
 			b.Close()
@@ -170,9 +174,25 @@ func (b *ByHand) Close() {
 // Finished reports whether nothing is left to play of an eval that was begun before: Run only returns its result.
 func (b *ByHand) Finished() bool { return b.known != nil }
 
+// Begun reports whether there is anything to resume.
+func (b *ByHand) Begun() bool { return b.begun }
+
+// Plays reports whether a task is of this eval.
+func (b *ByHand) Plays(t *schemas.Task) bool { return t.Eval == b.Plan.Name }
+
+// Announce says what the environment is that this process serves (Wish.Here). Any goroutine may call it, once.
+func (b *ByHand) Announce(info *schemas.EnvInfo) { b.told <- info }
+
+// Waiting says what it waits for before anything is played; empty once something is.
+func (b *ByHand) Waiting() string { return b.hand.waiting() }
+
+// Progress says how far it is. It adds up all that was played, so it is for show, when there is something to draw, and for
+// after Run.
+func (b *ByHand) Progress() Progress { return b.hand.progress() }
+
 // Run plays until the result is written, and returns it. It calls show several times a second. When ctx ends first it
 // returns nil and no error: Resume goes on from there.
-func (b *ByHand) Run(ctx context.Context, show func(Progress)) (*schemas.EvalResult, error) {
+func (b *ByHand) Run(ctx context.Context, show func()) (*schemas.EvalResult, error) {
 	if b.known != nil {
 		return b.known, nil
 	}
@@ -186,7 +206,7 @@ func (b *ByHand) Run(ctx context.Context, show func(Progress)) (*schemas.EvalRes
 				return nil, fmt.Errorf("%s: %w", b.Plan.Name, err)
 			}
 		}
-		show(b.hand.progress())
+		show()
 		for _, e := range out.Emitted {
 			if res, ok := e.Value.(*schemas.EvalResult); ok {
 				return res, nil
@@ -208,6 +228,13 @@ func (b *ByHand) step(ctx context.Context, out *pipeline.Out) error {
 			return err
 		}
 	}
+	select {
+	case info := <-b.told:
+		if err := b.hand.core.Table(pipeline.Record{Value: info}); err != nil {
+			return err
+		}
+	default:
+	}
 	poll, cancel := context.WithTimeout(ctx, handPoll)
 	defer cancel()
 	traces, err := b.traces.Poll(poll)
@@ -226,8 +253,13 @@ func (b *ByHand) step(ctx context.Context, out *pipeline.Out) error {
 	return b.hand.tick(time.Now(), out)
 }
 
+// tell takes what the tables say. Where this process serves the environment, what the run's server said of it does not
+// hold: it may have had other options.
 func (b *ByHand) tell(recs []pipeline.Record) error {
 	for _, r := range recs {
+		if _, info := r.Value.(*schemas.EnvInfo); info && b.here {
+			continue
+		}
 		if err := b.hand.core.Table(r); err != nil {
 			return err
 		}
@@ -247,6 +279,7 @@ func (b *ByHand) commit(ctx context.Context, emitted []pipeline.Emission) error 
 		}
 		records = append(records, r)
 	}
+	b.begun = true
 	if err := b.cl.BeginTransaction(); err != nil {
 		return fmt.Errorf("begin transaction: %w", err)
 	}

@@ -139,8 +139,8 @@ func (r *testRun) run(change func(*Wish), enough func(Progress) bool) (*ByHand, 
 	defer b.Close()
 	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
 	defer cancel()
-	res, err := b.Run(ctx, func(p Progress) {
-		if enough != nil && enough(p) {
+	res, err := b.Run(ctx, func() {
+		if enough != nil && enough(b.Progress()) {
 			cancel()
 		}
 	})
@@ -223,6 +223,65 @@ func TestByHandResumes(t *testing.T) {
 	}
 }
 
+// TestByHandBegins: there is something to resume once something was asked for.
+func TestByHandBegins(t *testing.T) {
+	r := newTestRun(t)
+	begun := func(change func(*Wish), enough func(Progress) bool) *ByHand {
+		b, _ := r.run(change, enough)
+		return b
+	}
+	b := begun(func(w *Wish) { w.Here = true }, func(p Progress) bool { return p.Waiting != "" }) // for Announce
+	if b.Begun() {
+		t.Error("nothing was asked for, but it has begun")
+	}
+	if b = begun(nil, func(p Progress) bool { return p.InFlight > 0 }); !b.Begun() {
+		t.Error("it has not begun, but rollouts are in flight")
+	}
+	again, err := r.open(func(w *Wish) { w.Resume = b.ID() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if !again.Begun() {
+		t.Error("it has not begun, but was resumed")
+	}
+}
+
+// TestByHandServesItself believes its own server about the environment, not what the run's announced.
+func TestByHandServesItself(t *testing.T) {
+	r := newTestRun(t)
+	b, err := r.open(func(w *Wish) { w.Here = true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	b.Announce(&schemas.EnvInfo{Env: "catch", Version: "2", EvalTasks: 2, Baselines: map[string]float64{"random": 0.5}})
+	res, err := b.Run(t.Context(), func() {})
+	if err != nil || res.Baselines["random"] != 0.5 {
+		t.Fatalf("result %+v, error %v", res, err)
+	}
+	for _, task := range records[*schemas.Task](r, pipeline.TopicTasks("catch")) {
+		if !b.Plays(task) || task.TaskIndex != task.GroupID%2 {
+			t.Errorf("task %+v", task)
+		}
+	}
+}
+
+// TestPastIsSmall keeps no texts and tensors of what was played, but how many tokens there were.
+func TestPastIsSmall(t *testing.T) {
+	r := newTestRun(t)
+	b, _ := r.run(nil, nil)
+	p, err := (&begun{name: b.Plan.Name}).read(t.Context(), r.rt, "catch")
+	if err != nil || len(p.traces) != 12 {
+		t.Fatalf("%d traces, error %v", len(p.traces), err)
+	}
+	for _, trace := range p.traces {
+		if trace.Nodes != nil || trace.tokens != 3+2+3+5 {
+			t.Errorf("%d nodes, %d tokens", len(trace.Nodes), trace.tokens)
+		}
+	}
+}
+
 // TestByHandFencesItsPredecessor starts the same eval twice: the later process goes on, the earlier one ends.
 func TestByHandFencesItsPredecessor(t *testing.T) {
 	r := newTestRun(t)
@@ -238,8 +297,8 @@ func TestByHandFencesItsPredecessor(t *testing.T) {
 	emitted := make(chan struct{})
 	once := sync.OnceFunc(func() { close(emitted) })
 	go func() {
-		_, err := first.Run(ctx, func(p Progress) {
-			if p.InFlight > 0 {
+		_, err := first.Run(ctx, func() {
+			if first.Progress().InFlight > 0 {
 				once()
 			}
 		})

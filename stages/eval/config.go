@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/schemas"
 	"github.com/prl-project/prl/stages/emitter"
 )
 
@@ -29,11 +30,13 @@ type Config struct {
 	MaxRolloutTokens int `toml:"max_rollout_tokens"`
 	// PassThreshold is the reward at which a rollout counts as correct, for pass@k.
 	PassThreshold float64 `toml:"pass_threshold"`
-	// Interval says which policy versions are measured: its multiples, version 0 and the final one; 0 for these two only.
+	// Interval says which policy versions are measured: its multiples, the first (0, or that of another run with which this one
+	// began) and the final one; 0 for these two only.
 	Interval int64 `toml:"interval"`
 	// Timeout is how long a rollout may take, from its start.
 	Timeout pipeline.Duration `toml:"timeout"`
-	// GroupTimeout is how long an example may be open, queues included: above timeout + emitter.env_lost.
+	// GroupTimeout is how long an example may be open, queues included: above timeout + emitter.env_lost. An eval by hand
+	// waits as long for its environment to be announced.
 	GroupTimeout pipeline.Duration `toml:"group_timeout"`
 	// Permits bounds the rollouts in flight.
 	Permits int `toml:"permits"`
@@ -118,7 +121,10 @@ func Validate(run pipeline.RunConfig, em emitter.Config, envs map[string]emitter
 	return nil
 }
 
-// Due reports whether a version is measured.
-func (c Config) Due(version int64, final bool) bool {
-	return version == 0 || final || c.Interval > 0 && version%c.Interval == 0
+// Due reports whether a version is measured; end is what End says of it.
+func (c Config) Due(version int64, end bool) bool {
+	return end || c.Interval > 0 && version%c.Interval == 0
 }
+
+// End reports whether a version is the first or the last of its run: every eval measures those.
+func End(v *schemas.PolicyVersion) bool { return v.Version == 0 || v.FromRun != "" || v.Final }

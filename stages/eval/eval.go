@@ -21,7 +21,9 @@
 //
 // An eval by hand (ByHand) measures one version now, of a run that goes on or has ended, with the same bookkeeping and a
 // process of its own. Its name begins with pipeline.ByHandPrefix, so its groups, permits and results are apart from those
-// of the run, whose stages pass over them. It keeps no state: left in the middle it goes on from what the topics hold.
+// of the run, whose stages pass over them. It keeps no state: left in the middle it goes on from what the topics hold. Beside
+// a run that stands still its process serves the environment for itself alone: it plays no other tasks (Plays), and what
+// the environment is goes to the eval and not to the run (Announce).
 package eval
 
 import (
@@ -60,7 +62,7 @@ type Core struct {
 // version is what is needed of a PolicyVersion.
 type version struct {
 	number int64
-	final  bool
+	end    bool
 }
 
 // eval is a configured eval, or one by hand.
@@ -111,7 +113,7 @@ func (c *Core) Pending() int {
 			n++
 		}
 		for _, v := range c.versions {
-			if v.number >= c.next && e.cfg.Due(v.number, v.final) {
+			if v.number >= c.next && e.cfg.Due(v.number, v.end) {
 				n++
 			}
 		}
@@ -123,7 +125,7 @@ func (c *Core) Pending() int {
 func (c *Core) Table(r pipeline.Record) error {
 	if v, ok := r.Value.(*schemas.PolicyVersion); ok {
 		if n := len(c.versions); n == 0 || v.Version > c.versions[n-1].number {
-			c.versions = append(c.versions, version{v.Version, v.Final})
+			c.versions = append(c.versions, version{v.Version, End(v)})
 		}
 	}
 	c.tables.Table(r)
@@ -172,7 +174,7 @@ func (c *Core) Tick(now time.Time, out *pipeline.Out) error {
 		}
 		waiting = true
 		c.expire(e, out)
-		if info := e.env.Info; info != nil && info.EvalTasks > 0 {
+		if info := e.env.Info; info != nil && (info.EvalTasks > 0 || e.games != nil) {
 			c.emit(e, out)
 		}
 	}
@@ -197,7 +199,7 @@ func (c *Core) begin(out *pipeline.Out) error {
 		}
 		due := false
 		for _, e := range c.evals {
-			if !e.cfg.Due(v.number, v.final) {
+			if !e.cfg.Due(v.number, v.end) {
 				continue
 			}
 			due = true
@@ -212,7 +214,7 @@ func (c *Core) begin(out *pipeline.Out) error {
 			continue
 		}
 		for _, e := range c.evals {
-			if e.cfg.Due(v.number, v.final) {
+			if e.cfg.Due(v.number, v.end) {
 				e.start(v.number)
 			}
 		}

@@ -90,6 +90,16 @@ func TestInvariant_OneResult(t *testing.T) {
 	}
 }
 
+// The version with which a run begins is measured, also where it is one of another run.
+func TestBeginningIsMeasured(t *testing.T) {
+	w := ready(t, nil)
+	w.table(&schemas.PolicyVersion{Version: 5, FromRun: "other"})
+	w.playAll(1)
+	if want := []string{"balls@5", "words@5"}; !slices.Equal(w.sorted(), want) {
+		t.Errorf("results %v, want %v", w.sorted(), want)
+	}
+}
+
 func TestInvariant_OneOutcome(t *testing.T) {
 	w := ready(t, nil)
 	w.policy(0, false)

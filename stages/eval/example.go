@@ -7,10 +7,17 @@ import (
 	"github.com/prl-project/prl/schemas"
 )
 
+// taskKey names a task of an environment: the same index is another task in another split.
+type taskKey struct {
+	split string
+	index int64
+}
+
 // example collects the rollouts of one held-out task.
 type example struct {
-	task     int64     // held-out task, as its traces say
+	task     taskKey   // as its traces say
 	attempts []attempt // until it is decided
+	emitted  bool      // its tasks are out, or whoever has it was asked before
 	decided  bool
 	rollouts []*rollout
 	asked    []int // of an eval by hand: the attempt asked for last, by rollout; nil where that is 0 of all
@@ -70,7 +77,7 @@ func (r *round) accepts(t *schemas.Trace) error {
 		return fmt.Errorf("group %d of eval %s: rollout %d of %d, where %d were emitted", t.GroupID, t.Eval, t.RolloutIndex, t.GroupSize, r.K)
 	}
 	other := func(v *int64) bool { return v != nil && *v != r.Version }
-	if t.Policy != r.policy {
+	if schemas.FrozenPolicy(t.Policy) != r.policy {
 		return fmt.Errorf("group %d of eval %s: played by the policy %q, not %q", t.GroupID, t.Eval, t.Policy, r.policy)
 	}
 	if r.policy != "" {
@@ -82,13 +89,13 @@ func (r *round) accepts(t *schemas.Trace) error {
 	return nil
 }
 
-// add notes a trace and reports whether it changed anything: the first of an index does, and the first without error. A
+// add notes a trace of so many tokens and reports whether it changed anything: the first of an index does, and the first without error. A
 // failure of an earlier attempt than the last changes nothing.
-func (x *example) add(t *schemas.Trace, k int) bool {
+func (x *example) add(t *schemas.Trace, tokens, k int) bool {
 	if x.decided || len(t.Errors) > 0 && t.Attempt < x.attempt(t.RolloutIndex) {
 		return false
 	}
-	x.task = t.TaskIndex
+	x.task = taskKey{t.Split, t.TaskIndex}
 	i := slices.IndexFunc(x.attempts, func(a attempt) bool { return a.groupRun == t.GroupRun })
 	if i < 0 {
 		i = len(x.attempts)
@@ -98,7 +105,7 @@ func (x *example) add(t *schemas.Trace, k int) bool {
 	if *slot != nil && ((*slot).ok() || len(t.Errors) > 0) {
 		return false
 	}
-	*slot = newRollout(t)
+	*slot = newRollout(t, tokens)
 	return true
 }
 
@@ -116,10 +123,10 @@ func (x *example) decide(rollouts []*rollout) {
 	x.decided, x.rollouts, x.attempts = true, rollouts, nil
 }
 
-func newRollout(t *schemas.Trace) *rollout {
+func newRollout(t *schemas.Trace, tokens int) *rollout {
 	r := &rollout{fate: schemas.RolloutFate{
 		RolloutIndex: t.RolloutIndex, Attempt: t.Attempt, Fate: schemas.FateEvaluated, Reward: t.Reward,
-		PolicyStart: t.PolicyStart, Tokens: tokens(t.Nodes), Truncated: t.Truncated,
+		PolicyStart: t.PolicyStart, Tokens: tokens, Truncated: t.Truncated,
 	}}
 	if len(t.Errors) == 0 {
 		r.rewards, r.metrics = t.Rewards, t.Metrics

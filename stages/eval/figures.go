@@ -35,14 +35,14 @@ func (m *mean) value() float64 {
 // clustered is a mean over examples with its standard error.
 type clustered struct {
 	mean
-	origin float64       // the first value: sums are of distances from it, which cancel less
-	at     map[int64]int // index into clusters, by task
-	tasks  []mean        // in the order in which they came
+	origin float64         // the first value: sums are of distances from it, which cancel less
+	at     map[taskKey]int // index into tasks
+	tasks  []mean          // in the order in which they came
 }
 
-func (c *clustered) add(task int64, v float64) {
+func (c *clustered) add(task taskKey, v float64) {
 	if c.n == 0 {
-		c.origin, c.at = v, map[int64]int{}
+		c.origin, c.at = v, map[taskKey]int{}
 	}
 	i, known := c.at[task]
 	if !known {
@@ -80,7 +80,7 @@ func newFigures(k int, threshold float64) *figures {
 
 // add takes the rollouts of one example of a task. Failed rollouts, and those to which no reward applies, are outside the means;
 // an example with fewer than k others is outside pass@k, which is not defined for it.
-func (f *figures) add(task int64, rollouts []*rollout) {
+func (f *figures) add(task taskKey, rollouts []*rollout) {
 	var rewards mean
 	correct := 0
 	for _, r := range rollouts {

@@ -67,8 +67,8 @@ func TestResult(t *testing.T) {
 
 func TestNothingToAverage(t *testing.T) {
 	f := newFigures(1, 1)
-	f.add(0, []*rollout{newRollout(&schemas.Trace{Errors: []schemas.TraceError{{Type: schemas.ErrorCancelled}}})})
-	f.add(1, []*rollout{newRollout(&schemas.Trace{})}) // no reward applies
+	f.add(taskKey{index: 0}, []*rollout{newRollout(&schemas.Trace{Errors: []schemas.TraceError{{Type: schemas.ErrorCancelled}}}, 0)})
+	f.add(taskKey{index: 1}, []*rollout{newRollout(&schemas.Trace{}, 0)}) // no reward applies
 	var res schemas.EvalResult
 	f.write(&res)
 	if res.AvgStderr != 0 || res.PassStderr != 0 || res.AvgAtK != 0 || res.PassAtK != 0 || res.Episodes != 1 || res.Errored != 1 {
@@ -101,13 +101,24 @@ func TestStandardError(t *testing.T) {
 		for i, rewards := range c.rewards {
 			var rollouts []*rollout
 			for _, r := range rewards {
-				rollouts = append(rollouts, newRollout(&schemas.Trace{Reward: &r}))
+				rollouts = append(rollouts, newRollout(&schemas.Trace{Reward: &r}, 0))
 			}
-			f.add(int64(i)%c.tasks, rollouts)
+			f.add(taskKey{schemas.SplitEval, int64(i) % c.tasks}, rollouts)
 		}
 		var res schemas.EvalResult
 		if f.write(&res); math.Abs(res.AvgStderr-c.want) > 1e-9 {
 			t.Errorf("%s: %v, want %v", c.name, res.AvgStderr, c.want)
 		}
+	}
+}
+
+// Tasks of two splits that have the same index are two tasks.
+func TestStandardErrorOfTwoSplits(t *testing.T) {
+	w := byHand(t, func(p *Plan) {
+		p.Games, p.Config.Examples, p.Config.K = []Game{{schemas.SplitTrain, 7, 70}, {schemas.SplitEval, 7, 70}}, 2, 1
+	})
+	w.next(-1, func(task *schemas.Task) *schemas.Trace { return play(task, 0, float64(task.GroupID)) })
+	if r := w.result(); r.AvgStderr != 0.5 { // of 0 and 1: √(0.5/2)
+		t.Errorf("standard error %v", r.AvgStderr)
 	}
 }

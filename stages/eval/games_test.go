@@ -3,6 +3,7 @@ package eval
 import (
 	"testing"
 
+	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/schemas"
 )
 
@@ -31,5 +32,17 @@ func TestRecordedGames(t *testing.T) {
 	w.plan.Games = []Game{games[0], {schemas.SplitEval, 1, 11}, games[2]}
 	if _, err := newHand(run, envs, w.plan, w.held); err == nil {
 		t.Error("other games were taken for the same")
+	}
+}
+
+// Recorded games of training need no held-out tasks.
+func TestRecordedGamesWithoutHeldOutTasks(t *testing.T) {
+	w := byHand(t, func(p *Plan) { p.Games, p.Config.Examples = []Game{{schemas.SplitTrain, 7, 70}}, 1 })
+	if err := w.h.core.Table(pipeline.Record{Value: &schemas.EnvInfo{Env: "catch", Version: "1", TrainTasks: 8}}); err != nil {
+		t.Fatal(err)
+	}
+	w.next(-1, scripted)
+	if r := w.result(); r.Episodes != 2 {
+		t.Errorf("result %+v", r)
 	}
 }

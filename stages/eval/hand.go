@@ -1,9 +1,7 @@
 package eval
 
 import (
-	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/prl-project/prl/pipeline"
@@ -35,13 +33,7 @@ type hand struct {
 	eval *eval
 	run  *round                  // stays when the core has let go of it
 	owed []*schemas.GroupOutcome // of examples that were played to their end before, and not decided
-}
-
-// past is what the topics hold of an eval by hand.
-type past struct {
-	tasks   []*schemas.Task
-	traces  []*schemas.Trace
-	decided map[int64]bool // groups that have an outcome
+	was  map[int64]Game          // what was played before, by group; nil once it was seen to be what is played now
 }
 
 // newHand makes the core of p, which goes on where before ended: what has a trace without error is not played again, what
@@ -60,133 +52,6 @@ func newHand(run pipeline.RunConfig, envs map[string]emitter.EnvConfig, p Plan, 
 	return h, nil
 }
 
-// goOn takes up what was played before.
-func (h *hand) goOn(before past) error {
-	r := h.run
-	whole := make([]bool, r.Examples)
-	for _, t := range before.tasks {
-		if err := h.holds(t); err != nil {
-			return err
-		}
-		x := &r.examples[t.GroupID]
-		if x.asked == nil {
-			x.asked = slices.Repeat([]int{0}, r.K)
-		}
-		if t.RolloutIndex < 0 {
-			whole[t.GroupID] = true
-			for i := range x.asked {
-				x.asked[i] = max(x.asked[i], t.Attempt)
-			}
-		} else {
-			x.asked[t.RolloutIndex] = max(x.asked[t.RolloutIndex], t.Attempt)
-		}
-		h.eval.ids = max(h.eval.ids, t.GroupID+1)
-	}
-	traces := map[int64]*schemas.Trace{} // one of each group
-	for _, t := range before.traces {
-		if t.GroupID >= int64(r.Examples) || r.accepts(t) != nil {
-			continue
-		}
-		x := &r.examples[t.GroupID]
-		if x.asked == nil { // its task was deleted by a clean-up
-			x.asked = slices.Repeat([]int{0}, r.K)
-			whole[t.GroupID] = t.GroupRun != ""
-		}
-		x.add(t, r.K)
-		traces[t.GroupID] = t
-		h.eval.ids = max(h.eval.ids, t.GroupID+1)
-	}
-	waiting, due := []int{}, []int{}
-	for i := range r.examples {
-		x, decided := &r.examples[i], before.decided[int64(i)]
-		switch {
-		case x.clean() != nil:
-			x.decide(x.clean())
-			if !decided {
-				h.owed = append(h.owed, outcome(traces[int64(i)], x.rollouts))
-			}
-		case decided:
-			return fmt.Errorf("rollouts of %s are gone, by a clean-up: begin another without --resume", h.eval.name)
-		case x.asked == nil:
-			due = append(due, i)
-		case x.renew(whole[i]):
-			due = append(due, i)
-		default:
-			waiting = append(waiting, i)
-		}
-	}
-	r.order = append(waiting, due...)
-	if r.emitted = len(waiting); r.emitted > 0 {
-		r.Emitted = []batch{{Count: r.emitted}}
-	}
-	return nil
-}
-
-// holds checks that a task that was emitted before is one of the plan's.
-func (h *hand) holds(t *schemas.Task) error {
-	r, cfg := h.run, h.eval.cfg
-	pin := int64(-1)
-	if t.PinVersion != nil {
-		pin = *t.PinVersion
-	}
-	want := func(what string, was, is any) error {
-		return fmt.Errorf("%s was begun with %s %v, not %v: give it the same settings, or begin another without --resume", h.eval.name, what, was, is)
-	}
-	switch {
-	case t.Env != r.Env:
-		return want("environment", t.Env, r.Env)
-	case t.Policy != r.policy:
-		return want("frozen policy", t.Policy, r.policy)
-	case t.Policy == "" && pin != r.Version:
-		return want("policy version", pin, r.Version)
-	case t.GroupSize != r.K:
-		return want("k", t.GroupSize, r.K)
-	case t.Temperature != cfg.Temperature:
-		return want("temperature", t.Temperature, cfg.Temperature)
-	case t.GroupID >= int64(r.Examples):
-		return fmt.Errorf("%s was begun with more than %d examples: give it as many", h.eval.name, r.Examples)
-	case t.GroupSeed != h.core.groupSeed(h.eval, int(t.GroupID)):
-		return fmt.Errorf("%s was begun with the games of another suite than %s: name that one with --suite", h.eval.name, h.eval.seeds)
-	}
-	return nil
-}
-
-// clean is the rollouts of an attempt that has all of them, none failed; nil where there is none.
-func (x *example) clean() []*rollout {
-	for _, a := range x.attempts {
-		if !slices.Contains(a.rollouts, nil) && !failedSome(a.rollouts) {
-			return a.rollouts
-		}
-	}
-	return nil
-}
-
-// renew lets go of the rollouts that failed and says whether there were any: they are due once more. Where the
-// environment plays the group as one task that is all of it.
-func (x *example) renew(whole bool) bool {
-	if whole {
-		if x.complete() == nil {
-			return false
-		}
-		x.attempts = nil
-		for i := range x.asked {
-			x.asked[i]++
-		}
-		x.due = []ask{{-1, x.asked[0]}}
-		return true
-	}
-	for _, a := range x.attempts {
-		for i, r := range a.rollouts {
-			if r != nil && !r.ok() {
-				a.rollouts[i] = nil
-				x.asked[i]++
-				x.due = append(x.due, ask{i, x.asked[i]})
-			}
-		}
-	}
-	return len(x.due) > 0
-}
-
 // process takes a trace; one of another eval does nothing.
 func (h *hand) process(r pipeline.Record, out *pipeline.Out) error {
 	if t, ok := r.Value.(*schemas.Trace); !ok || t.Eval != h.eval.name {
@@ -196,16 +61,26 @@ func (h *hand) process(r pipeline.Record, out *pipeline.Out) error {
 }
 
 // tick emits what there is room for and ends what has been open too long. What was owed comes first, and the result at
-// once where nothing is left to play.
+// once where nothing is left to play. Until the environment is announced, group_timeout at most, it only waits.
 func (h *hand) tick(now time.Time, out *pipeline.Out) error {
-	if info := h.eval.env.Info; info != nil && info.EvalTasks == 0 && h.eval.games == nil {
+	info, cfg := h.eval.env.Info, h.eval.cfg
+	if info == nil {
+		if h.core.clock.Advance(now); h.core.clock.Ran > cfg.GroupTimeout.Milliseconds() {
+			return pipeline.Fatal("no server of environment %s has announced it within group_timeout = %v: start prl-stage --stage envserver --env %s", cfg.Env, cfg.GroupTimeout, cfg.Env)
+		}
+		return nil
+	}
+	if info.EvalTasks == 0 && h.eval.games == nil {
 		return pipeline.Fatal("environment %s has no held-out tasks", info.Env)
+	}
+	if err := h.sameGames(); err != nil {
+		return err
 	}
 	for _, o := range h.owed {
 		out.Emit(pipeline.TopicOutcomes, o)
 	}
 	h.owed = nil
-	if h.eval.run != nil && h.run.plays() == 0 && h.eval.env.Info != nil {
+	if h.eval.run != nil && h.run.plays() == 0 {
 		out.Emit(pipeline.TopicEvals, h.eval.result(h.run))
 		h.eval.run = nil
 		return nil
@@ -215,25 +90,29 @@ func (h *hand) tick(now time.Time, out *pipeline.Out) error {
 
 // A Progress says how far an eval by hand is.
 type Progress struct {
-	// Examples are to be played; Done of them were, and InFlight are.
+	// Examples are to be played; Done of them were, and InFlight are in the hands of servers.
 	Examples, Done, InFlight int
 	// Failed counts the rollouts that ended with an error.
 	Failed int
 	// Result is what the examples that are done say so far.
 	Result *schemas.EvalResult
-	// Waiting says what it waits for before anything is played; empty once something is.
+	// Waiting is as ByHand.Waiting says.
 	Waiting string
 }
 
 func (h *hand) progress() Progress {
-	p := Progress{Examples: h.run.Examples, InFlight: h.run.emitted - h.run.decided, Result: h.eval.result(h.run)}
+	p := Progress{Examples: h.run.Examples, InFlight: h.run.open, Result: h.eval.result(h.run), Waiting: h.waiting()}
 	p.Done = p.Examples - h.run.plays() + h.run.decided
 	p.Failed = int(p.Result.Errored)
+	return p
+}
+
+func (h *hand) waiting() string {
 	switch env := h.eval.env; {
 	case env.Info == nil:
-		p.Waiting = "no server of environment " + env.Name + " has announced it"
+		return "no server of environment " + env.Name + " has announced it"
 	case !env.Heard:
-		p.Waiting = "no server of environment " + env.Name + " has spoken for a minute"
+		return "no server of environment " + env.Name + " has spoken for a minute"
 	}
-	return p
+	return ""
 }

@@ -1,6 +1,7 @@
 package eval
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -92,7 +93,7 @@ func (w *handWorld) tick(d time.Duration) {
 func (w *handWorld) feed(v *schemas.Trace) {
 	w.t.Helper()
 	w.offset++
-	w.held.traces = append(w.held.traces, v)
+	w.held.traces = append(w.held.traces, keep(v))
 	var out pipeline.Out
 	if err := w.h.process(pipeline.Record{Ref: pipeline.Ref{Topic: pipeline.TopicEvalTraces, Offset: w.offset}, Value: v}, &out); err != nil {
 		w.t.Error(err)
@@ -392,6 +393,9 @@ func TestResumeRefusesOtherSettings(t *testing.T) {
 		"begun with policy version 2, not 4":     func(p *Plan) { p.Version = 4 },
 		`begun with frozen policy , not teacher`: func(p *Plan) { p.Policy = "teacher" },
 		"games of another suite than words":      func(p *Plan) { p.Suite = "words" },
+		"begun with max_tokens 64, not 32":       func(p *Plan) { p.Config.MaxTokens = 32 },
+		"with max_rollout_tokens 64, not 48":     func(p *Plan) { p.Config.MaxRolloutTokens = 48 },
+		"begun with timeout 5m0s, not 1s":        func(p *Plan) { p.Config.Timeout = pipeline.Duration(second) },
 		"begun with more than 1 examples":        func(p *Plan) { p.Config.Examples = 1 },
 	} {
 		plan := w.plan
@@ -400,6 +404,83 @@ func TestResumeRefusesOtherSettings(t *testing.T) {
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}
+	}
+}
+
+// TestResumeRefusesOtherGames: which held-out tasks are played is known once the environment has said how many it has, and
+// what a clean-up has left of an eval may be its traces only.
+func TestResumeRefusesOtherGames(t *testing.T) {
+	w := byHand(t, nil)
+	w.next(1, scripted)
+	other := w.plan
+	other.Config.First = 1
+	run, _, envs, _ := sections()
+	for what, before := range map[string]past{
+		"tasks": {tasks: w.held.tasks}, "traces": {traces: w.held.traces, decided: map[int64]bool{}},
+	} {
+		for want, plan := range map[string]Plan{"": w.plan, "was begun with example 0 as {eval 0": other} {
+			h, err := newHand(run, envs, plan, before)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out pipeline.Out
+			if err := h.tick(w.now, &out); err != nil || len(out.Emitted) > 0 {
+				t.Fatalf("%s: error %v and %d records before the environment is known", what, err, len(out.Emitted))
+			}
+			if err := h.core.Table(pipeline.Record{Value: &schemas.EnvInfo{Env: "catch", EvalTasks: 4}}); err != nil {
+				t.Fatal(err)
+			}
+			err = h.tick(w.now, &out)
+			if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: error %v, want %q", what, err, want)
+			}
+		}
+	}
+}
+
+// TestNobodyAnnounces ends an eval, begun or gone on with, whose environment nobody serves.
+func TestNobodyAnnounces(t *testing.T) {
+	w := byHand(t, nil)
+	w.next(3, scripted)
+	run, _, envs, _ := sections()
+	for _, before := range []past{{}, w.held} {
+		h, err := newHand(run, envs, w.plan, before)
+		if err != nil {
+			t.Fatal(err)
+		}
+		limit, waited := w.plan.Config.GroupTimeout, time.Duration(0)
+		for now := w.now; err == nil && waited < 2*time.Duration(limit); now = now.Add(second) {
+			var out pipeline.Out
+			err = h.tick(now, &out)
+			waited += second
+		}
+		if !errors.Is(err, pipeline.ErrFatal) || !strings.Contains(err.Error(), "start prl-stage --stage envserver --env catch") || waited < time.Duration(limit) {
+			t.Errorf("error %v after %v", err, waited)
+		}
+	}
+}
+
+// TestLateRolloutsTakeNoPermits: an example that is decided before it was asked for again was never in flight.
+func TestLateRolloutsTakeNoPermits(t *testing.T) {
+	w := byHand(t, func(p *Plan) { p.Config.Permits = p.Config.K })
+	w.next(-1, func(task *schemas.Task) *schemas.Trace { return failed(task, task.RolloutIndex, "model") })
+	late := w.held.tasks[:2]
+	w.resume()
+	for _, task := range late {
+		w.feed(scripted(task))
+	}
+	if p := w.h.progress(); p.Done != 1 || p.InFlight != 0 {
+		t.Errorf("progress %+v before anything was asked for", p)
+	}
+	for range 3 {
+		w.tick(second)
+	}
+	if p := w.h.progress(); p.InFlight != 1 || len(w.emitted) != 2 {
+		t.Errorf("%d tasks, progress %+v, with permits for one example", len(w.emitted), p)
+	}
+	w.next(-1, scripted)
+	if p := w.h.progress(); p.Done != p.Examples || p.InFlight != 0 || w.result().Errored != 0 {
+		t.Errorf("progress %+v, result %+v", p, w.result())
 	}
 }
 
@@ -417,6 +498,7 @@ func TestFrozenPolicyByHand(t *testing.T) {
 	w.next(-1, func(task *schemas.Task) *schemas.Trace {
 		trace := scripted(task)
 		trace.PolicyStart, trace.PolicyEnd = nil, nil
+		trace.Policy += "@0123abcd" // its weights
 		return trace
 	})
 	if r := w.result(); r.Policy != "teacher" || r.Episodes != 12 {

@@ -100,10 +100,7 @@ func (b *begun) read(ctx context.Context, rt *pipeline.Runtime, env string) (pas
 			}
 		case *schemas.Trace:
 			if v.Eval == b.name {
-				for i, n := range v.Nodes { // the texts and tensors of a whole eval may not fit
-					v.Nodes[i] = schemas.Node{Parent: n.Parent, TokenIDs: n.TokenIDs}
-				}
-				p.traces = append(p.traces, v)
+				p.traces = append(p.traces, keep(v))
 			}
 		case *schemas.GroupOutcome:
 			if v.Eval == b.name {

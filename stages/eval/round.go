@@ -24,6 +24,7 @@ type round struct {
 	order    []int          // the examples that are played, where not all are
 	emitted  int            // of those played
 	decided  int            // of those played
+	open     int            // emitted and not decided
 	refs     []pipeline.Ref // unfinished traces
 }
 
@@ -59,7 +60,7 @@ func (e *eval) start(version int64) {
 // emit writes the tasks of as many examples as there are permits for.
 func (c *Core) emit(e *eval, out *pipeline.Out) {
 	r, before := e.run, e.run.emitted
-	for r.emitted < r.plays() && (r.emitted-r.decided+1)*r.K <= e.cfg.Permits {
+	for r.emitted < r.plays() && (r.open+1)*r.K <= e.cfg.Permits {
 		i := r.at(r.emitted)
 		t := c.task(e, i)
 		for _, a := range r.examples[i].asks(r.K, e.env.Info.GroupScoring) {
@@ -68,6 +69,10 @@ func (c *Core) emit(e *eval, out *pipeline.Out) {
 			out.EmitTo(pipeline.TopicTasks(t.Env), e.env.Queues.Next(), &rollout)
 		}
 		r.emitted++
+		if x := &r.examples[i]; !x.decided { // it may have come late, before it was asked for again
+			x.emitted = true
+			r.open++
+		}
 		e.ids = max(e.ids, t.GroupID+1)
 	}
 	if n := r.emitted - before; n > 0 {
@@ -110,10 +115,8 @@ func (c *Core) expire(e *eval, out *pipeline.Out) {
 		}
 		t := c.task(e, i)
 		for index := range r.K {
-			ended := schedule.Ended(&t, index, x.attempt(index), e.env.Info.Version, stage, schemas.ErrorTimedOut,
-				"the example was open for more than "+e.cfg.GroupTimeout.String())
-			ended.Policy = t.Policy
-			out.Emit(pipeline.TopicEvalTraces, ended)
+			out.Emit(pipeline.TopicEvalTraces, schedule.Ended(&t, index, x.attempt(index), e.env.Info.Version, stage,
+				schemas.ErrorTimedOut, "the example was open for more than "+e.cfg.GroupTimeout.String()))
 		}
 	}
 	r.Expired = max(r.Expired, end)
@@ -127,7 +130,7 @@ func (e *eval) take(ref pipeline.Ref, t *schemas.Trace, out *pipeline.Out) error
 	if err := r.accepts(t); err != nil {
 		return err
 	}
-	if !x.add(t, r.K) {
+	if !x.add(t, tokens(t.Nodes), r.K) {
 		out.Finish(ref)
 		return nil
 	}
@@ -138,6 +141,9 @@ func (e *eval) take(ref pipeline.Ref, t *schemas.Trace, out *pipeline.Out) error
 	}
 	x.decide(rollouts)
 	r.decided++
+	if x.emitted {
+		r.open--
+	}
 	if !e.byHand || !failedSome(rollouts) {
 		out.Emit(pipeline.TopicOutcomes, outcome(t, rollouts))
 	}

@@ -60,7 +60,10 @@ func (c *Core) restore(bytes []byte) error {
 		if int64(r.emitted) != e.ids-r.First || r.Expired > r.emitted || r.emitted > r.Examples || r.Examples > maxExamples || r.K < 1 {
 			return fmt.Errorf("eval %s: %d of %d examples emitted, ids %d to %d", saved.Name, r.emitted, r.Examples, r.First, e.ids)
 		}
-		r.examples = make([]example, r.Examples)
+		r.examples, r.open = make([]example, r.Examples), r.emitted
+		for i := range r.emitted {
+			r.examples[i].emitted = true
+		}
 	}
 	return nil
 }

@@ -111,7 +111,7 @@ func (w *world) feed(v *schemas.Trace) []pipeline.Emission {
 func play(task *schemas.Task, index int, reward float64) *schemas.Trace {
 	return &schemas.Trace{
 		Env: task.Env, EnvVersion: "1", Eval: task.Eval, GroupID: task.GroupID, GroupSize: task.GroupSize, RolloutIndex: index,
-		Split: task.Split, TaskIndex: task.TaskIndex, PinVersion: task.PinVersion, PolicyStart: task.PinVersion, PolicyEnd: task.PinVersion,
+		Split: task.Split, TaskIndex: task.TaskIndex, GroupSeed: task.GroupSeed, PinVersion: task.PinVersion, PolicyStart: task.PinVersion, PolicyEnd: task.PinVersion,
 		Reward: &reward, Rewards: map[string]*float64{"score": &reward, "never": nil}, Metrics: map[string]float64{"turns": reward + 1},
 		Nodes: []schemas.Node{
 			{Parent: -1, TokenIDs: schemas.PackInt32s(make([]int32, 3)), Mask: make([]byte, 3), Logprobs: schemas.PackFloat32s(make([]float32, 3))},

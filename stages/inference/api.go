@@ -64,6 +64,15 @@ type Model interface {
 	Prober
 }
 
+// A Host is a Model that says what it serves: the server of this process, or the client of one elsewhere.
+type Host interface {
+	Model
+	// Models lists the policies that it serves, once it can.
+	Models(ctx context.Context) ([]ModelCard, error)
+	// String is where it is, for people.
+	String() string
+}
+
 // Error says why a request was not served: the same in process and over HTTP.
 type Error struct {
 	Status  int    // of the HTTP reply; 0 where there was none
@@ -86,6 +95,7 @@ const (
 	CodeStopping     = "stopping"                // 503: the server shuts down
 	CodeHeldTooLong  = "version_not_published"   // 504: the pinned version did not come in time
 	CodeConnection   = "connection"              // no reply
+	CodeUnusable     = "unusable_answer"         // the server or its answer is of no use, and would be the same again
 )
 
 func (e *Error) Error() string {
@@ -103,13 +113,13 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Cause }
 
 // Retryable reports whether the same request may succeed later: after a reply of 5xx and where there was no reply, but
-// not after 4xx, and not when the caller's context has ended.
+// not after 4xx or an answer that would be the same again, and not when the caller's context has ended.
 func Retryable(err error) bool {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return false
 	}
 	var e *Error
-	return errors.As(err, &e) && (e.Status == 0 || e.Status >= http.StatusInternalServerError)
+	return errors.As(err, &e) && e.Code != CodeUnusable && (e.Status == 0 || e.Status >= http.StatusInternalServerError)
 }
 
 func refuse(status int, code, format string, args ...any) *Error {

@@ -30,8 +30,9 @@ type Backend interface {
 	Unload(version int64)
 	// Tokenizer is that of the policy that is trained; nil before its first Load.
 	Tokenizer() Tokenizer
-	// MaxLen is the longest sequence of the policy that is trained, prompt and completion together; 0 before its first Load.
-	MaxLen() int
+	// Limits are the longest sequences of a policy in tokens: prompt and completion together, and of a probe. An empty name is
+	// the policy that is trained; 0 before its first Load.
+	Limits(policy string) (completed, probed int)
 	// Run does the work until ctx ends, then fails what is left with CodeStopping.
 	Run(ctx context.Context) error
 }

@@ -1,9 +1,7 @@
 package inference
 
 import (
-	"crypto/sha256"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"time"
 )
@@ -159,45 +157,4 @@ func renderChat(tok Tokenizer, messages []chatMessage) ([]int32, error) {
 		prompt = append(prompt, tokens...)
 	}
 	return append(prompt, tok.GenerationPrompt()...), nil
-}
-
-const pathModels = "/v1/models"
-
-type modelList struct {
-	Object string      `json:"object"`
-	Data   []modelCard `json:"data"`
-}
-
-// modelCard is OpenAI's, with vLLM's max_model_len (of the policy that is trained); tokenizer_sha256 is ours.
-type modelCard struct {
-	ID          string `json:"id"`
-	Object      string `json:"object"`
-	OwnedBy     string `json:"owned_by"`
-	MaxModelLen int    `json:"max_model_len"`
-	Tokenizer   string `json:"tokenizer_sha256,omitempty"` // see tokenizerID
-}
-
-// tokenizerID is equal for equal tokenizers: the SHA-256 of its tokenizer.json, without space, in hex.
-func tokenizerID(t Tokenizer) (string, error) {
-	data, err := json.Marshal(t)
-	if err != nil {
-		return "", fmt.Errorf("tokenizer: %w", err)
-	}
-	return fmt.Sprintf("%x", sha256.Sum256(data)), nil
-}
-
-func (s *Server) handleModels(r *http.Request, _ []byte) (any, error) {
-	tok, err := s.tokenizer(r.Context())
-	if err != nil {
-		return nil, fmt.Errorf("list the models: %w", err)
-	}
-	id, err := tokenizerID(tok)
-	if err != nil {
-		return nil, fmt.Errorf("list the models: %w", err)
-	}
-	list := modelList{Object: "list"}
-	for _, name := range s.served() {
-		list.Data = append(list.Data, modelCard{name, "model", "prl", s.backend.MaxLen(), id})
-	}
-	return list, nil
 }

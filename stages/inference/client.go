@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,7 +12,7 @@ import (
 	"time"
 )
 
-// Client asks a server for completions and probes over /inference/v1/generate. It is a Model; a call ends with its context.
+// Client asks a server for completions and probes over /inference/v1/generate. It is a Host; a call ends with its context.
 type Client struct {
 	base  string
 	http  *http.Client
@@ -27,6 +28,16 @@ func NewClient(baseURL string) *Client {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.MaxIdleConns, t.MaxIdleConnsPerHost, t.IdleConnTimeout = clientConns, clientConns, 90*time.Second
 	return &Client{base: strings.TrimRight(baseURL, "/"), http: &http.Client{Transport: t}}
+}
+
+// String is the server's address.
+func (c *Client) String() string { return c.base }
+
+// Models implements Host.
+func (c *Client) Models(ctx context.Context) ([]ModelCard, error) {
+	var list modelList
+	err := c.call(ctx, http.MethodGet, pathModels, nil, &list)
+	return list.Data, err
 }
 
 // Close drops the idle connections.
@@ -86,8 +97,14 @@ func (c *Client) call(ctx context.Context, method, path string, body, reply any)
 	return nil
 }
 
+// invalid is the error of a whole reply that is no answer. Unless the server gave up, the next would be the same, since answers
+// depend on the request alone.
 func (c *Client) invalid(err error) error {
-	return &Error{Code: CodeConnection, Message: "the reply of " + c.base + " is invalid", Cause: err}
+	code := CodeUnusable
+	if errors.Is(err, errAborted) {
+		code = CodeConnection
+	}
+	return &Error{Code: code, Message: "the reply of " + c.base + " is invalid", Cause: err}
 }
 
 // maxReplyBytes bounds what a client reads: some 200 bytes a token.

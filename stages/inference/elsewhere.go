@@ -3,95 +3,124 @@ package inference
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"maps"
-	"net/http"
-	"slices"
-	"strings"
+	"sync"
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/stages/internal/lm"
 )
 
 // Directory is a Model that sends each request to where its policy is served: frozen policies with a url there, all others
-// to the server of the one that is trained.
+// to the server of the one that is trained. From Verify on no frozen policy is asked before its server has been looked at:
+// those of Uses at once, others (of an eval that somebody runs by hand) with their first request.
 type Directory struct {
-	home      Model
-	elsewhere map[string]*remote
-	log       *slog.Logger
+	home   Host
+	frozen map[string]FrozenConfig
+	away   map[string]*Client // of the frozen policies with a url, by name
+	uses   []Use
+	log    *slog.Logger
+
+	mu        sync.Mutex
+	tokenizer string            // see tokenizerID; empty before Verify
+	recorded  map[string]string // how traces name the frozen policies that were looked at, by name
 }
 
-type remote struct {
-	*Client
-	model string
+// Use says what a run asks a frozen policy for.
+type Use struct {
+	Policy string
+	// Key is what names the policy, such as envs.catch.teacher.
+	Key string
+	// Teaches says that it scores what was sampled. Otherwise it plays.
+	Teaches bool
+	// Tokens is the longest rollout; 0 where nobody knows.
+	Tokens int
+	// Temperature is that of sampling.
+	Temperature float64
 }
 
 // NewDirectory joins the server of the policy that is trained with the frozen policies.
-func NewDirectory(home Model, frozen map[string]FrozenConfig, log *slog.Logger) *Directory {
-	d := &Directory{home: home, elsewhere: map[string]*remote{}, log: log}
+func NewDirectory(home Host, frozen map[string]FrozenConfig, uses []Use, log *slog.Logger) *Directory {
+	d := &Directory{home: home, frozen: frozen, away: map[string]*Client{}, uses: uses, log: log, recorded: map[string]string{}}
 	for name, c := range frozen {
 		if c.URL != "" {
-			client := NewClient(c.URL)
-			client.Token = c.Token.Reveal()
-			d.elsewhere[name] = &remote{client, c.Model}
+			d.away[name] = NewClient(c.URL)
+			d.away[name].Token = c.Token.Reveal()
 		}
 	}
 	return d
 }
 
+// Close drops the idle connections to the servers.
+func (d *Directory) Close() {
+	if home, ok := d.home.(*Client); ok {
+		home.Close()
+	}
+	for _, c := range d.away {
+		c.Close()
+	}
+}
+
+// at is where a policy is served, and its name there.
+func (d *Directory) at(policy string) (Host, string) {
+	if c := d.away[policy]; c != nil {
+		return c, d.frozen[policy].Model
+	}
+	return d.home, policy
+}
+
+// Server is where a policy is served, for people; empty is the one that is trained.
+func (d *Directory) Server(policy string) string {
+	host, _ := d.at(policy)
+	return host.String()
+}
+
+// Recorded is how traces name a frozen policy, see schemas.FrozenPolicy. Which weights it has is what its server said when it
+// was looked at; a server of another make does not say.
+func (d *Directory) Recorded(policy string) string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if name, ok := d.recorded[policy]; ok {
+		return name
+	}
+	return policy
+}
+
 // Generate implements Generator.
 func (d *Directory) Generate(ctx context.Context, r Request) (Completion, error) {
-	if there := d.elsewhere[r.Policy]; there != nil {
-		r.Policy = there.model
-		return there.Client.Generate(ctx, r)
+	if err := d.known(ctx, r.Policy); err != nil {
+		return Completion{}, err
 	}
-	return d.home.Generate(ctx, r)
+	host, name := d.at(r.Policy)
+	r.Policy = name
+	return host.Generate(ctx, r)
 }
 
 // Probe implements Prober.
 func (d *Directory) Probe(ctx context.Context, p Probe) ([]float32, error) {
-	if there := d.elsewhere[p.Policy]; there != nil {
-		p.Policy = there.model
-		return there.Client.Probe(ctx, p)
+	if err := d.known(ctx, p.Policy); err != nil {
+		return nil, err
 	}
-	return d.home.Probe(ctx, p)
+	host, name := d.at(p.Policy)
+	p.Policy = name
+	return host.Probe(ctx, p)
 }
 
-// Verify asks the servers elsewhere whether they have the policies, and with the tokenizer of the run, whose tokenizer.json
-// is given. That a policy is not there, or has another tokenizer, is fatal; other errors may pass. Where a server does not
-// say which tokenizer it has, which only prl's own does, that is logged.
-func (d *Directory) Verify(ctx context.Context, tokenizer []byte) error {
-	for _, name := range slices.Sorted(maps.Keys(d.elsewhere)) {
-		if err := d.elsewhere[name].verify(ctx, name, tokenizer, d.log); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (r *remote) verify(ctx context.Context, name string, tokenizer []byte, log *slog.Logger) error {
-	var list modelList
-	err := r.call(ctx, http.MethodGet, pathModels, nil, &list)
-	var refused *Error
-	switch {
-	case errors.As(err, &refused) && !Retryable(err):
-		return pipeline.Fatal("frozen.%s.url: list the models of %s: %w", name, r.base, err)
-	case err != nil:
-		return fmt.Errorf("frozen.%s.url: list the models of %s: %w", name, r.base, err)
-	}
-	at := slices.IndexFunc(list.Data, func(c modelCard) bool { return c.ID == r.model })
-	if at < 0 {
-		var ids []string
-		for _, c := range list.Data {
-			ids = append(ids, c.ID)
-		}
-		return pipeline.Fatal("frozen.%s.model = %q: %s serves %s", name, r.model, r.base, strings.Join(ids, ", "))
-	}
-	if list.Data[at].Tokenizer == "" {
-		log.Warn("a frozen policy's tokenizer cannot be compared with the run's: its server does not say which it is", "frozen", name, "url", r.base)
+// known looks at the server of a policy that nothing asked for when the others were.
+func (d *Directory) known(ctx context.Context, policy string) error {
+	d.mu.Lock()
+	_, done := d.recorded[policy]
+	done = done || policy == "" || d.tokenizer == ""
+	d.mu.Unlock()
+	if done {
 		return nil
 	}
+	return d.look(ctx, policy)
+}
+
+// Verify is given the tokenizer.json of the run and looks at the server of every frozen policy that is used: whether it has
+// the policy, with the run's tokenizer, and can answer all it will be asked. What will not pass is fatal. Where a server does
+// not say which tokenizer it has, which only prl's own does, that is logged.
+func (d *Directory) Verify(ctx context.Context, tokenizer []byte) error {
 	own, err := lm.ParseTokenizer(tokenizer)
 	if err != nil {
 		return pipeline.Fatal("tokenizer of the run: %w", err)
@@ -100,8 +129,18 @@ func (r *remote) verify(ctx context.Context, name string, tokenizer []byte, log 
 	if err != nil {
 		return err
 	}
-	if id != list.Data[at].Tokenizer {
-		return pipeline.Fatal("frozen.%s: %w", name, errTokenizer)
+	d.mu.Lock()
+	d.tokenizer = id
+	d.mu.Unlock()
+	for _, u := range d.uses {
+		err := d.known(ctx, u.Policy)
+		var refused *Error
+		if errors.As(err, &refused) && !Retryable(err) {
+			return pipeline.Fatal("%w", err)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }

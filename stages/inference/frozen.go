@@ -2,6 +2,7 @@ package inference
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/schemas"
 )
 
 // FrozenConfig is a section [frozen.<name>]: a policy that is not trained. Tasks name it to be played by it, and
@@ -37,15 +39,12 @@ type FrozenConfig struct {
 	Token pipeline.Secret `toml:"token"`
 }
 
-// Self, where the name of a frozen policy is asked for as teacher, stands for the policy that is trained.
-const Self = "self"
-
 // Validate checks the section of a name on its own.
 func (c FrozenConfig) Validate(name string) error {
 	switch {
 	case !pipeline.ValidName(name):
 		return fmt.Errorf("frozen.%s: the name of a frozen policy has letters, digits, dashes and underscores, at most 100", name)
-	case name == Self:
+	case name == schemas.TeacherSelf:
 		return fmt.Errorf("frozen.%s: the name stands for the policy that is trained; choose another", name)
 	case (c.Folder == "") == (c.URL == ""):
 		return fmt.Errorf("frozen.%s: either folder, or url and model", name)
@@ -120,7 +119,8 @@ func (s *Server) loadFrozen(ctx context.Context) error {
 		if err := s.backend.Load(ctx, p); err != nil {
 			return pipeline.Fatal("frozen.%s.folder = %q: %w", name, s.frozen[name], err)
 		}
-		s.rt.Log.Info("a frozen policy is served", "name", name, "folder", s.frozen[name])
+		s.weights[name] = fmt.Sprintf("%x", sha256.Sum256(p.Weights))
+		s.rt.Log.Info("a frozen policy is served", "name", name, "folder", s.frozen[name], "sha256", s.weights[name])
 	}
 	return nil
 }

@@ -90,7 +90,7 @@ func TestFrozenPoliciesAreServed(t *testing.T) {
 }
 
 func TestFrozenPoliciesByName(t *testing.T) {
-	m, tok := testModel(t, 5)
+	m, tok := wider(t)
 	_, hs := serveFrozen(t, map[string]FrozenConfig{"teacher": folder(t, m, tok)}, nil)
 	status, data := post(t, hs.URL+pathGenerate, `{"model":"teacher","token_ids":[5],"sampling_params":{"max_tokens":1}}`)
 	if c := decode[generateReply](t, data).Choices; status != http.StatusOK || len(c[0].Versions) != 0 {
@@ -114,7 +114,8 @@ func TestFrozenPoliciesByName(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, data = reply(t, resp)
-	if got := decode[modelList](t, data).Data; len(got) != 2 || got[1].ID != "teacher" || got[1].Tokenizer != got[0].Tokenizer {
+	if got := decode[modelList](t, data).Data; len(got) != 2 || got[1].ID != "teacher" || got[1].Tokenizer != got[0].Tokenizer ||
+		got[0].Weights != "" || len(got[1].Weights) != 64 || got[1].MaxModelLen != 48 || got[1].MaxProbeLen != 48 {
 		t.Errorf("models %s", data)
 	}
 }

@@ -142,6 +142,9 @@ func (s *Server) handleGenerate(r *http.Request, data []byte) (any, error) {
 	return generateReply{RequestID: s.nextID("gen"), Choices: []generateChoice{choice}}, nil
 }
 
+// errAborted is a completion that vLLM gave up, as when it is told to pause: the next may be whole.
+var errAborted = errors.New("the server aborted the completion")
+
 func tokenName(t int32) string { return fmt.Sprintf("token_id:%d", t) }
 
 // completion checks a reply and reads it. A frozen policy may have versions where it is served, which mean nothing here.
@@ -152,6 +155,8 @@ func (r generateReply) completion(frozen bool) (Completion, error) {
 	c := r.Choices[0]
 	n := len(c.TokenIDs)
 	switch {
+	case c.FinishReason == "abort":
+		return Completion{}, errAborted
 	case n == 0:
 		return Completion{}, errors.New("no tokens")
 	case c.FinishReason != FinishStop && c.FinishReason != FinishLength:

@@ -114,7 +114,7 @@ func TestModelsEndpoint(t *testing.T) {
 	if err != nil || len(id) != 64 {
 		t.Fatal(id, err)
 	}
-	if got := decode[modelList](t, data); status != 200 || len(got.Data) != 1 || got.Data[0] != (modelCard{"test", "model", "prl", 64, id}) {
+	if got := decode[modelList](t, data); status != 200 || len(got.Data) != 1 || got.Data[0] != (ModelCard{"test", "model", "prl", 64, 96, id, ""}) {
 		t.Errorf("%d %s", status, data)
 	}
 }
@@ -270,10 +270,10 @@ func TestClientErrors(t *testing.T) {
 		{503, `{"error":{"message":"full","code":"overloaded"}}`, true, "full"},
 		{429, "slow down", false, "slow down"},
 		{200, "no json", true, "no JSON"},
-		{200, `{"choices":[]}`, true, "0 choices"},
-		{200, `{"choices":[{"token_ids":[5],"finish_reason":"stop","policy_versions":[{"offset":0,"version":0}]}]}`, true, "log-probability"},
-		{200, `{"choices":[{"token_ids":[5],"finish_reason":"stop","logprobs":{"content":[{"token":"token_id:6","logprob":-1}]},"policy_versions":[{"offset":0,"version":0}]}]}`, true, "token_id:6"},
-		{200, `{"choices":[{"token_ids":[5],"finish_reason":"stop","logprobs":{"content":[{"token":"token_id:5","logprob":-1}]}}]}`, true, "which policy version"},
+		{200, `{"choices":[]}`, false, "0 choices"},
+		{200, `{"choices":[{"token_ids":[5],"finish_reason":"stop","policy_versions":[{"offset":0,"version":0}]}]}`, false, "log-probability"},
+		{200, `{"choices":[{"token_ids":[5],"finish_reason":"stop","logprobs":{"content":[{"token":"token_id:6","logprob":-1}]},"policy_versions":[{"offset":0,"version":0}]}]}`, false, "token_id:6"},
+		{200, `{"choices":[{"token_ids":[5],"finish_reason":"stop","logprobs":{"content":[{"token":"token_id:5","logprob":-1}]}}]}`, false, "which policy version"},
 		{200, `{"choices":[{"token_ids":[5],"finish_reason":"abort","logprobs":{"content":[{"token":"token_id:5","logprob":-1}]}}]}`, true, "abort"},
 	} {
 		fake := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

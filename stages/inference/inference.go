@@ -11,7 +11,7 @@
 //   - Parameters that would change the distribution in a way that is not implemented are refused by name.
 //   - Frozen policies ([frozen.<name>], folders) are served beside it under their names, from before the first request to
 //     the end, with the same invariance. They have no versions, may have another shape, and have the run's tokenizer:
-//     otherwise the stage does not start.
+//     otherwise the stage does not start. The SHA-256 of their weights is logged, and /v1/models lists it.
 //   - A probe gives, of tokens that stand already, the bits with which they would have been sampled.
 //
 // Optimisations: a prompt that goes on where a sequence kept in a slot ends is not computed again (under the same version).
@@ -43,11 +43,12 @@ import (
 // Stage is the stage's name.
 const Stage = "inference"
 
-// Server is the stage. It is a Model for callers in its process.
+// Server is the stage. It is a Host for callers in its process.
 type Server struct {
 	rt       *pipeline.Runtime
 	cfg      Config
 	frozen   map[string]string // folders of the frozen policies, by name
+	weights  map[string]string // SHA-256 of their weights, in hex; complete once thawed is closed
 	thawed   chan struct{}     // closed once they are loaded
 	backend  Backend
 	policies *policies
@@ -90,7 +91,7 @@ func newServer(rt *pipeline.Runtime, cfg Config, frozen map[string]string, b Bac
 		return nil, fmt.Errorf("inference metrics: %w", err)
 	}
 	s := &Server{
-		rt: rt, cfg: cfg, frozen: frozen, backend: b, metrics: m, id: fmt.Sprintf("%08x", rand.Uint32()),
+		rt: rt, cfg: cfg, frozen: frozen, weights: map[string]string{}, backend: b, metrics: m, id: fmt.Sprintf("%08x", rand.Uint32()),
 		listening: make(chan struct{}), empty: make(chan struct{}), thawed: make(chan struct{}),
 	}
 	s.holding, s.endHold = context.WithCancelCause(context.Background())
@@ -100,7 +101,10 @@ func newServer(rt *pipeline.Runtime, cfg Config, frozen map[string]string, b Bac
 }
 
 // Model serves callers in this process, as HTTP does others. It may be used before Run: requests are held.
-func (s *Server) Model() Model { return s }
+func (s *Server) Model() Host { return s }
+
+// String implements Host.
+func (s *Server) String() string { return "the inference stage of this process" }
 
 // Listening is closed when Addr is known.
 func (s *Server) Listening() <-chan struct{} { return s.listening }

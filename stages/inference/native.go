@@ -54,14 +54,18 @@ func newNative(cfg Config) *native {
 	}
 }
 
-// MaxLen implements Backend.
-func (n *native) MaxLen() int {
+// Limits implements Backend.
+func (n *native) Limits(policy string) (completed, probed int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.lane == nil {
-		return 0
+	s := n.models[n.newest]
+	if policy != "" {
+		s = n.frozen[policy]
 	}
-	return n.lane.maxLen
+	if s == nil {
+		return 0, 0
+	}
+	return s.lane.maxLen, s.model.Config().MaxPositionEmbeddings
 }
 
 // Tokenizer implements Backend.

@@ -26,15 +26,11 @@ func (p *probing) end(logprobs []float32, err error) { p.done <- probed{logprobs
 
 // Probe implements Backend.
 func (n *native) Probe(ctx context.Context, p Probe) ([]float32, error) {
-	last := len(p.Mask) - 1
-	for last >= 0 && p.Mask[last] == 0 {
-		last--
-	}
-	if last < 0 {
-		return make([]float32, len(p.Tokens)), nil
-	}
 	length := len(p.Tokens)
-	p.Tokens, p.Mask = slices.Clone(p.Tokens[:last+1]), slices.Clone(p.Mask[:last+1]) // the caller may leave before the loop does
+	if p = p.trimmed(); len(p.Tokens) == 0 {
+		return make([]float32, length), nil
+	}
+	p.Tokens, p.Mask = slices.Clone(p.Tokens), slices.Clone(p.Mask) // the caller may leave before the loop does
 	q, err := n.enqueueProbe(ctx, p)
 	if err != nil {
 		return nil, err
@@ -124,7 +120,7 @@ func prefill(batch []*probing) {
 		own := logprobs[:len(p.probe.Tokens):len(p.probe.Tokens)]
 		logprobs = logprobs[len(own):]
 		if slices.ContainsFunc(own, func(l float32) bool { return math.IsNaN(float64(l)) || math.IsInf(float64(l), 0) }) {
-			p.end(nil, refuse(http.StatusInternalServerError, CodeInternal, "%s gives log-probabilities that are not finite", policyName(p.probe.Policy, m.id)))
+			p.end(nil, refuse(http.StatusInternalServerError, CodeUnusable, "%s gives log-probabilities that are not finite", policyName(p.probe.Policy, m.id)))
 			continue
 		}
 		p.end(own, nil)

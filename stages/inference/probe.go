@@ -1,6 +1,7 @@
 package inference
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/http"
@@ -9,7 +10,8 @@ import (
 
 // Probe asks how probable tokens are that stand already, each given those before it. It is one prefill: nothing is sampled.
 type Probe struct {
-	// Tokens is the whole sequence. It may be as long as the model has positions (CodeTooLong beyond).
+	// Tokens is the whole sequence. Up to the last token that is masked in it may be as long as the model has positions
+	// (CodeTooLong beyond); servers of other makes, which cannot but sample a token behind it, take one less.
 	Tokens []int32
 	// Mask is 1 for the tokens whose log-probability is wanted and as long as Tokens. Nothing predicts the first token.
 	Mask []byte
@@ -28,6 +30,13 @@ type Probe struct {
 // Probe is called from many goroutines at once and returns as Generate does.
 type Prober interface {
 	Probe(ctx context.Context, p Probe) ([]float32, error)
+}
+
+// trimmed is p up to the last token that is masked in, of which what follows says nothing; without tokens if none is.
+func (p Probe) trimmed() Probe {
+	n := bytes.LastIndexByte(p.Mask, 1) + 1
+	p.Tokens, p.Mask = p.Tokens[:n:n], p.Mask[:n:n]
+	return p
 }
 
 // validate checks what does not depend on the model.

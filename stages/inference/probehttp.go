@@ -74,6 +74,10 @@ func (c *Client) Probe(ctx context.Context, p Probe) ([]float32, error) {
 	if err := p.validate(); err != nil {
 		return nil, err
 	}
+	length := len(p.Tokens)
+	if p = p.trimmed(); len(p.Tokens) == 0 {
+		return make([]float32, length), nil
+	}
 	one, none := 1, 0
 	q := generateRequest{Model: nameOf(p.Policy, p.Model), TokenIDs: p.Tokens, PinVersion: p.PinVersion, Sampling: generateSampling{
 		samplingParams: samplingParams{Temperature: &p.Temperature, MaxTokens: &one}, PromptLogprobs: &none,
@@ -90,7 +94,7 @@ func (c *Client) Probe(ctx context.Context, p Probe) ([]float32, error) {
 	if err != nil {
 		return nil, c.invalid(err)
 	}
-	return logprobs, nil
+	return append(logprobs, make([]float32, length-len(logprobs))...), nil
 }
 
 // logprobs checks a reply and reads it.

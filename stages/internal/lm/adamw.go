@@ -27,15 +27,15 @@ type StepInfo struct {
 
 // Step updates the model by the gradient summed since the last step, at the learning rate lr, and sets the sum to zero.
 func (l *Learner) Step(opt *AdamW, lr float64) StepInfo {
-	info := opt.update(l.model, l.sum, lr)
+	info := opt.update(l.model, l.gradient(), lr)
 	clear(l.sum)
 	return info
 }
 
 // Gradient is the summed gradient under the names and in the shapes of the model's parameters, as a copy.
 func (l *Learner) Gradient() []Param {
-	grad := make([]float32, len(l.sum))
-	l.model.untranspose(grad, l.sum)
+	grad := make([]float32, len(l.model.flat))
+	l.model.untranspose(grad, l.gradient())
 	return l.model.shaped(grad, "")
 }
 

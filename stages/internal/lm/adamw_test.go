@@ -16,7 +16,7 @@ func TestAdamW(t *testing.T) {
 	m.flat[down], m.flat[norm] = 1, 1
 	other := m.flat[down+1]
 
-	l.sum[down], l.sum[norm] = 3, 4
+	l.gradient()[down], l.gradient()[norm] = 3, 4
 	info := l.Step(opt, 0.1)
 	if !info.Applied || !near(info.GradNorm, 5) {
 		t.Fatalf("first step: %+v, want a gradient norm of 5", info)
@@ -34,7 +34,7 @@ func TestAdamW(t *testing.T) {
 
 	// m = 0.9·0.15 + 0.1·0.2 = 0.155, m̂ = 0.155/0.19 = 0.8157895; v = 0.99·0.0225 + 0.01·0.04 = 0.022675,
 	// v̂ = 0.022675/0.0199 = 1.1394472, √v̂ = 1.0674489: the step is 0.1·0.7642422.
-	l.sum[down] = 0.2
+	l.gradient()[down] = 0.2
 	if info = l.Step(opt, 0.1); !info.Applied || math.Abs(info.GradNorm-0.2) > 1e-6 {
 		t.Fatalf("second step: %+v, want a gradient norm of 0.2 (the sum is not cleared?)", info)
 	}
@@ -46,10 +46,10 @@ func TestNonFiniteGradient(t *testing.T) {
 	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1)), math.MaxFloat32} {
 		m := newModel(t, tinyConfig(13), 1)
 		l, opt := NewLearner(m), NewAdamW()
-		l.sum[3], l.sum[4] = 1, 1
+		l.gradient()[3], l.gradient()[4] = 1, 1
 		l.Step(opt, 0.1)
 		weights, moments := slices.Clone(m.flat), slices.Clone(opt.m)
-		l.sum[5] = bad
+		l.gradient()[5] = bad
 		info := l.Step(opt, 0.1)
 		finite := bad == math.MaxFloat32
 		if info.Applied != finite {

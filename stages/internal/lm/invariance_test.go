@@ -143,6 +143,9 @@ func TestInvariant_TrainedAsSampled(t *testing.T) {
 		if !sameBits(got, want) {
 			t.Fatalf("%d CPUs: scored log-probabilities differ from the sampled ones", cpus)
 		}
+		if l.sum != nil {
+			t.Fatal("scoring has taken the memory of a gradient")
+		}
 		metrics, err := l.Accumulate(b, DefaultRL(b.masked()))
 		if err != nil {
 			t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 // Learner sums gradients of a model over micro-batches. It is used by one goroutine, and uses all CPUs itself.
 type Learner struct {
 	model   *Model
-	sum     []float32 // as gradients.flat
+	sum     []float32 // as gradients.flat; nil until something is accumulated
 	workers []*worker
 }
 
@@ -24,13 +24,19 @@ type worker struct {
 	metrics   Metrics
 }
 
-// NewLearner makes a learner for m with a gradient of zero.
-func NewLearner(m *Model) *Learner {
-	return &Learner{model: m, sum: make([]float32, len(m.flat))}
-}
+// NewLearner makes a learner for m with a gradient of zero. One that only scores never takes the memory of a gradient.
+func NewLearner(m *Model) *Learner { return &Learner{model: m} }
 
 // Model is the model that learns.
 func (l *Learner) Model() *Model { return l.model }
+
+// gradient is the sum, which is made with its first use.
+func (l *Learner) gradient() []float32 {
+	if l.sum == nil {
+		l.sum = make([]float32, len(l.model.flat))
+	}
+	return l.sum
+}
 
 // Accumulate adds the gradient of the components' loss over b to the sum and returns the metrics of b.
 func (l *Learner) Accumulate(b *Batch, components ...Component) (Metrics, error) {
@@ -43,20 +49,21 @@ func (l *Learner) Accumulate(b *Batch, components ...Component) (Metrics, error)
 		}
 	}
 	var total Metrics
+	sum := l.gradient()
 	l.each(b, func(w *worker) {
 		w.metrics = Metrics{}
 		if len(w.want) == 0 {
 			return
 		}
 		w.forward()
-		w.grads.flat = grow(w.grads.flat, len(l.sum))
+		w.grads.flat = grow(w.grads.flat, len(sum))
 		clear(w.grads.flat)
 		w.lossBackward(b, components)
 		w.backward(&w.grads, w.logits)
 	}, func(w *worker) {
 		total.Add(w.metrics)
 		if len(w.want) > 0 {
-			axpy(w.grads.flat, l.sum)
+			axpy(w.grads.flat, sum)
 		}
 	})
 	return total, nil

@@ -80,14 +80,22 @@ func (b Bar) String() string {
 	return fmt.Sprintf("%s%s %d of %d %s", strings.Repeat("█", done), strings.Repeat("░", width-done), b.Done, b.Total, b.Note)
 }
 
-// ShowBar draws b if it is time to.
-func (p *Printer) ShowBar(b Bar, now time.Time) {
-	over := b.Done >= b.Total && p.step != int64(b.Done)
+// Turn says that something else begins, which is to be seen: the next picture is due at once.
+func (p *Printer) Turn() { p.last = time.Time{} }
+
+// BarDue reports whether it is time to draw a bar that is not full, for those that have to work for one.
+func (p *Printer) BarDue(now time.Time) bool {
 	every := lineEvery
 	if p.terminal {
 		every = screenEvery
 	}
-	if now.Sub(p.last) < every && !over {
+	return now.Sub(p.last) >= every
+}
+
+// ShowBar draws b if it is time to, or it is full.
+func (p *Printer) ShowBar(b Bar, now time.Time) {
+	over := b.Done >= b.Total && p.step != int64(b.Done)
+	if !over && !p.BarDue(now) {
 		return
 	}
 	p.last, p.step = now, int64(b.Done)

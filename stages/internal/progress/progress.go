@@ -25,6 +25,7 @@ type View struct {
 	OpenGroups func(core []byte) (groups, rollouts int, err error)
 
 	policy     *schemas.PolicyVersion
+	first      int64                      // version with which the run began
 	steps      map[int64]map[string]*mean // reward by packed step and env
 	packedStep int64
 	offPolicy  mean // of the newest packed step
@@ -70,6 +71,9 @@ func (v *View) Feed(r pipeline.Record) {
 	}
 	switch rec := r.Value.(type) {
 	case *schemas.PolicyVersion:
+		if v.policy == nil {
+			v.first = rec.Version
+		}
 		v.policy = rec
 	case *schemas.GroupOutcome:
 		v.outcome(rec)

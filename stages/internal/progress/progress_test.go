@@ -82,6 +82,16 @@ func TestLineAndSummary(t *testing.T) {
 	}
 }
 
+// A run that began with a version of another one is compared with that.
+func TestSummaryOfABranch(t *testing.T) {
+	v := &View{MaxSteps: 6}
+	feed(v, version(5, false), packed(6, 0, 1, 5), version(6, true),
+		&schemas.EvalResult{Eval: "catch", Version: 5, AvgAtK: 0.25}, &schemas.EvalResult{Eval: "catch", Version: 6, AvgAtK: 0.75})
+	if s := v.Summary(time.Minute); !strings.Contains(s, "version 5       version 6") || !strings.Contains(s, "0.250") {
+		t.Errorf("summary:\n%s", s)
+	}
+}
+
 // TestPrinterLines prints a line when a step was made, and now and then while none is.
 func TestPrinterLines(t *testing.T) {
 	var out strings.Builder
@@ -103,6 +113,33 @@ func TestPrinterLines(t *testing.T) {
 		p.Show(v, now)
 		if lines() != c.want {
 			t.Errorf("%d lines, want %d:\n%s", lines(), c.want, out.String())
+		}
+	}
+}
+
+// TestBarDue says when a bar is drawn: now and then, when something else begins, and when it is full.
+func TestBarDue(t *testing.T) {
+	var out strings.Builder
+	p, now := NewPrinter(&out), time.Unix(1000, 0)
+	for i, c := range []struct {
+		after time.Duration
+		turn  bool
+		done  int
+		due   bool
+		lines int
+	}{
+		{0, false, 0, true, 1}, {time.Second, false, 1, false, 1}, {9 * time.Second, false, 2, true, 2},
+		{time.Second, true, 3, true, 3}, {time.Second, false, 4, false, 4}, {time.Second, false, 4, false, 4},
+	} {
+		if now = now.Add(c.after); c.turn {
+			p.Turn()
+		}
+		if due := p.BarDue(now); due != c.due {
+			t.Errorf("%d: due %v", i, due)
+		}
+		p.ShowBar(Bar{Done: c.done, Total: 4}, now)
+		if n := strings.Count(out.String(), "\n"); n != c.lines {
+			t.Errorf("%d: %d lines, want %d", i, n, c.lines)
 		}
 	}
 }

@@ -113,14 +113,14 @@ func (v *View) Summary(elapsed time.Duration) string {
 	var b strings.Builder
 	final, _ := v.Final()
 	fmt.Fprintf(&b, "\nThe run ended with policy version %d after %v (weights SHA-256 %s).\n", final, elapsed.Round(time.Second), sha(v.policy))
-	fmt.Fprintf(&b, "%-14s %9s %15s %15s   beside: reward of policies that need no model\n", "eval", "episodes", "version 0", fmt.Sprintf("version %d", final))
+	fmt.Fprintf(&b, "%-14s %9s %15s %15s   beside: reward of policies that need no model\n", "eval", "episodes", fmt.Sprintf("version %d", v.first), fmt.Sprintf("version %d", final))
 	for _, name := range v.evalNames() {
 		last := v.evals[evalKey{name, final}]
 		if last == nil {
 			continue
 		}
 		start := "-"
-		if e := v.evals[evalKey{name, 0}]; e != nil {
+		if e := v.evals[evalKey{name, v.first}]; e != nil {
 			start = Interval(e.AvgAtK, e.AvgStderr)
 		}
 		fmt.Fprintf(&b, "%-14s %9d %15s %15s   %s\n", name, last.Episodes, start, Interval(last.AvgAtK, last.AvgStderr), listed(last.Baselines))
