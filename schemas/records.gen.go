@@ -905,7 +905,7 @@ type Node struct {
 	TokenRewards Float32s `avro:"token_rewards"`
 	// RefLogprobs: a teacher's log-probabilities; empty, or shape [n]
 	RefLogprobs Float32s `avro:"ref_logprobs"`
-	// RefModel: the teacher; empty without ref_logprobs
+	// RefModel: the teacher: a frozen policy (name@ the first 8 hex digits of its weights' SHA-256, where known) or self@version; empty without ref_logprobs
 	RefModel string `avro:"ref_model"`
 	// Temperature: sampling temperature; 0 where nothing was sampled
 	Temperature float64 `avro:"temperature"`
@@ -1068,7 +1068,7 @@ type Trace struct {
 	Instance string `avro:"instance"`
 	// Blobs: tensors kept in the blob store
 	Blobs []BlobRef `avro:"blobs"`
-	// Policy: the frozen policy that served the rollout; empty for the one that is trained
+	// Policy: the frozen policy that served the rollout, as name@ the first 8 hex digits of its weights' SHA-256 where that is known; empty for the one that is trained
 	Policy string `avro:"policy"`
 	// ScorerVersion: what gave the rewards, where they were given anew to a recorded rollout; empty for those of its episode
 	ScorerVersion string `avro:"scorer_version"`
