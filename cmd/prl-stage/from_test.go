@@ -30,6 +30,9 @@ func TestBeginFromVersion(t *testing.T) {
 	if got := finalWeights(t, startStage(t, nil, "--stage", "all", "--run", "branch", "--set", "dir="+dir, "--telemetry", "").ended(t, runDeadline)); got != want {
 		t.Errorf("weights %s of the run that has ended, want %s", got, want)
 	}
+	if said := startStage(t, nil, "--stage", "audit", "--run", "brunch", "--set", "dir="+dir).refused(t, runDeadline); !strings.Contains(said, "there is no run brunch in "+dir+": there are branch, test") {
+		t.Errorf("an audit of a run that is not there: %s", said)
+	}
 	for _, refused := range []struct{ run, from, want string }{
 		{"other", "test@3", "the nearest that have are 2 and 4"},
 		{"other", "test@6", "run.max_steps = 6: the run would have ended"},

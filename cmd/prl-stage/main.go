@@ -2,7 +2,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,7 +68,10 @@ func run(f flags) error {
 		<-ctx.Done()
 		stop()
 	}()
-	f.Config = cmp.Or(f.Config, f.recorded())
+	var err error
+	if f.Config, err = f.recorded(); err != nil {
+		return err
+	}
 	cfg, err := configure(f)
 	if err != nil {
 		return err

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 
@@ -10,10 +13,11 @@ import (
 )
 
 // recorded is the file with the settings that the run was last started with, for those who look at a run or go on with it
-// and name no --config; empty where there is none.
-func (f flags) recorded() string {
-	if f.Config != "" || f.Stage != "all" && f.Stage != stages.AuditName && f.Stage != stages.ReplayName && !f.byHand() {
-		return ""
+// and name no --config; empty where there is none. Who looks at a run of this machine that is not there is told which are.
+func (f flags) recorded() (string, error) {
+	looks := f.Stage == stages.AuditName || f.Stage == stages.ReplayName || f.byHand()
+	if f.Config != "" || f.Stage != "all" && !looks {
+		return f.Config, nil
 	}
 	cfg := stages.DefaultConfig()
 	at := map[string]*string{"dir": &cfg.Dir, "run.name": &cfg.Run.Name}
@@ -39,5 +43,23 @@ func (f flags) recorded() string {
 	if f.Run != "" {
 		cfg.Run.Name = f.Run
 	}
-	return stages.RecordedConfig(cfg.Dir, cfg.Run.Name)
+	if _, err := os.Stat(cfg.RunDir()); looks && len(f.Brokers) == 0 && errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("there is no run %s in %s: %s (--run and --set dir=… name another, --config and --brokers one that runs elsewhere)", cfg.Run.Name, cfg.Dir, runs(cfg.Dir))
+	}
+	return stages.RecordedConfig(cfg.Dir, cfg.Run.Name), nil
+}
+
+// runs says which runs have a folder in dir.
+func runs(dir string) string {
+	var names []string
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	if err != nil || len(names) == 0 {
+		return "there is none"
+	}
+	return "there are " + strings.Join(names, ", ")
 }
