@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,11 +16,12 @@ import (
 	"github.com/prl-project/prl/stages/emitter"
 	"github.com/prl-project/prl/stages/eval"
 	"github.com/prl-project/prl/stages/packer"
+	"github.com/prl-project/prl/stages/scorer"
 	"github.com/prl-project/prl/stages/trainer"
 )
 
 // An Origin is what a new run takes over from a policy version of another one: weights and optimizer state, so that its
-// versions go on from there, and where the emitter stood: its generator, ids and each environment's tasks. All records
+// versions go on from there, where the emitter stood (its generator, ids and each environment's tasks), and the moving averages of rewards. All records
 // are the new run's own, so no run ever holds two truths about one step.
 type Origin struct {
 	Run     string
@@ -27,6 +29,7 @@ type Origin struct {
 
 	policy  *schemas.PolicyVersion
 	emitter []byte // its state when the step of the version was packed
+	scorer  []byte // the same; nil where no algorithm keeps anything
 	blobs   string // folder
 }
 
@@ -46,50 +49,64 @@ func (o *Origin) Read(ctx context.Context, a *App) (err error) {
 		return err
 	}
 	o.blobs = filepath.Join(a.Config.RunDir(), "blobs")
+	cfg := a.Config
 	var before bool
-	o.emitter, before, err = a.emitterAt(ctx, o.Version)
-	if err == nil && !before {
+	if o.emitter, before, err = a.stateBefore(ctx, "emitter", func(state []byte) (bool, error) {
+		return emitter.Before(cfg.Run, cfg.Emitter, cfg.Envs, state, o.Version)
+	}); err != nil {
+		return err
+	}
+	if !before {
 		a.Runtime.Log.Warn("the emitter's states from the time of the version are gone: the new run goes on in the tasks where the oldest that is left stood", "run", o.Run, "version", o.Version)
 	}
+	if cfg.Run.TracePartitions != 1 {
+		return nil // no averages
+	}
+	_, next, err := emitter.Begin(cfg.Run, cfg.Emitter, cfg.Envs, o.emitter, o.Version)
+	if err != nil {
+		return err
+	}
+	o.scorer, _, err = a.stateBefore(ctx, "scorer", func(state []byte) (bool, error) { return scorer.Before(state, next) })
 	return err
 }
 
-var errBehind = errors.New("behind the step")
+var errBehind = errors.New("behind the place looked for")
 
-// emitterAt is the last state of the emitter from before a step's end, or, where compaction has taken those, the first
-// that is left; nil where there is none.
-func (a *App) emitterAt(ctx context.Context, step int64) (state []byte, before bool, err error) {
+// stateBefore is the last state of a stage's first partition of which before is true, or, where compaction has taken those,
+// the first that is left; nil where there is none.
+func (a *App) stateBefore(ctx context.Context, stage string, before func(state []byte) (bool, error)) (state []byte, found bool, err error) {
 	spans, err := a.Runtime.Spans(ctx, true, pipeline.TopicState)
 	if err != nil {
 		return nil, false, err
 	}
-	cfg := a.Config
-	err = a.Runtime.ReadSpans(ctx, true, spans, func(r *kgo.Record) error {
+	p := int32(slices.Index(pipeline.StateStages, stage))
+	own := pipeline.Spans{pipeline.TopicState: {p: spans[pipeline.TopicState][p]}}
+	err = a.Runtime.ReadSpans(ctx, true, own, func(r *kgo.Record) error {
 		if r.Attrs.IsControl() {
 			return nil
 		}
 		v, err := a.Runtime.DecodeValue(ctx, r.Value)
-		if err != nil {
-			return fmt.Errorf("read the emitter's state: %w", err)
+		if errors.Is(err, pipeline.ErrTransient) || errors.Is(err, schemas.ErrUnknownSchema) {
+			return fmt.Errorf("read the %s's state: %w", stage, err)
 		}
 		s, ok := v.(*schemas.StageState)
-		if !ok || s.Stage != "emitter" || len(s.Core) == 0 {
+		if err != nil || !ok || s.Stage != stage || s.Partition != 0 || len(s.Core) == 0 {
 			return nil
 		}
-		earlier, err := emitter.Before(cfg.Run, cfg.Emitter, cfg.Envs, s.Core, step)
+		earlier, err := before(s.Core)
 		switch {
 		case err != nil:
 			return err
 		case !earlier && state != nil:
 			return errBehind
 		}
-		state, before = s.Core, earlier
+		state, found = s.Core, earlier
 		return nil
 	})
 	if err != nil && !errors.Is(err, errBehind) {
 		return nil, false, err
 	}
-	return state, before || state == nil, nil
+	return state, found || state == nil, nil
 }
 
 // Begun reports whether the app's run has begun at the origin. That it has begun otherwise is an error.
@@ -119,11 +136,15 @@ func (a *App) Begin(ctx context.Context, o *Origin) (err error) {
 	}{
 		{"emitter", pipeline.TopicOutcomes, func() ([]byte, error) { return core, nil }},
 		{"packer", pipeline.TopicSamples, func() ([]byte, error) { return packer.Begin(o.Version, next) }},
+		{"scorer", pipeline.TopicTraces, func() ([]byte, error) { return scorer.Begin(o.scorer) }},
 		{"eval", pipeline.TopicEvalTraces, func() ([]byte, error) { return eval.Begin(o.Version) }},
 	} {
 		core, err := s.core()
 		if err != nil {
 			return fmt.Errorf("begin from %s@%d: state of the %s: %w", o.Run, o.Version, s.stage, err)
+		}
+		if len(core) == 0 {
+			continue
 		}
 		states = append(states, &schemas.StageState{Stage: s.stage, Topic: s.topic, Instance: "from-" + o.Run, Core: core})
 	}

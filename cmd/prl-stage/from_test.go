@@ -47,3 +47,18 @@ func TestBeginFromVersion(t *testing.T) {
 		}
 	}
 }
+
+// The moving averages of rae go on in the new run.
+func TestBeginWithAverages(t *testing.T) {
+	dir := t.TempDir()
+	sets := []string{"run.max_steps=4", "trainer.checkpoint_interval=2", "run.trace_partitions=1", "scorer.advantage=rae"}
+	want := finalWeights(t, all(t, dir, nil, sets...).ended(t, runDeadline))
+	args := []string{"--stage", "all", "--config", orderedConfig, "--run", "branch", "--from", "test@2", "--telemetry", "", "--set", "dir=" + dir, "--set", "inference.listen=localhost:0"}
+	for _, s := range sets {
+		args = append(args, "--set", s)
+	}
+	if got := finalWeights(t, startStage(t, nil, args...).ended(t, runDeadline)); got != want {
+		t.Errorf("weights %s, the run it began from ended with %s", got, want)
+	}
+	audit(t, dir, "branch", sets...)
+}

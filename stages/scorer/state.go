@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"math"
 
 	"github.com/prl-project/prl/stages/internal/idset"
 	"github.com/prl-project/prl/stages/scorer/advantage"
@@ -40,4 +41,17 @@ func readState(b []byte) (idset.Set, advantage.Averages, error) {
 		return idset.Set{}, nil, fmt.Errorf("the decided groups: %w", err)
 	}
 	return decided, averages, nil
+}
+
+// Before reports whether no group from next on is decided in a state of the scorer of a run with one partition of traces.
+func Before(state []byte, next int64) (bool, error) {
+	decided, _, err := readState(state)
+	return decided.Between(next, math.MaxInt64) == 0, err
+}
+
+// Begin is the state of the scorer of a run that begins from a version of another one, whose scorer's state it was then: its
+// averages alone. It is empty where there are none.
+func Begin(state []byte) ([]byte, error) {
+	_, averages, err := readState(state)
+	return writeState(&idset.Set{}, averages), err
 }
