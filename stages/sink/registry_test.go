@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/twmb/franz-go/pkg/sr/srfake"
 
 	"github.com/prl-project/prl/pipeline"
@@ -95,7 +96,11 @@ func TestSink_StopsWithoutTheRegistry(t *testing.T) {
 	rt.Schemas = impatient(t, rt, reg)
 	sinkConfig := config(dir)
 	sinkConfig.Drain = pipeline.Duration(500 * time.Millisecond)
-	if err := start(t, rt, sinkConfig)(); err == nil {
+	stop := start(t, rt, sinkConfig)
+	eventually(t, func() bool {
+		return testutil.ToFloat64(rt.Metrics.Records.WithLabelValues(stage, pipeline.TopicMetrics)) == 4
+	})
+	if err := stop(); err == nil {
 		t.Error("the sink says nothing of what it did not write")
 	}
 	rt.Schemas = known
