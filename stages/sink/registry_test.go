@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/sr/srfake"
 
 	"github.com/prl-project/prl/pipeline"
@@ -98,7 +98,7 @@ func TestSink_StopsWithoutTheRegistry(t *testing.T) {
 	sinkConfig.Drain = pipeline.Duration(500 * time.Millisecond)
 	stop := start(t, rt, sinkConfig)
 	eventually(t, func() bool {
-		return testutil.ToFloat64(rt.Metrics.Records.WithLabelValues(stage, pipeline.TopicMetrics)) == 4
+		return counted(t, rt.Metrics.Records.WithLabelValues(stage, pipeline.TopicMetrics)) == 4
 	})
 	if err := stop(); err == nil {
 		t.Error("the sink says nothing of what it did not write")
@@ -113,4 +113,17 @@ func TestSink_StopsWithoutTheRegistry(t *testing.T) {
 			t.Errorf("%v", r)
 		}
 	}
+}
+
+func counted(t testing.TB, c prometheus.Collector) float64 {
+	t.Helper()
+	reg := prometheus.NewRegistry()
+	if err := reg.Register(c); err != nil {
+		t.Fatal(err)
+	}
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return families[0].GetMetric()[0].GetCounter().GetValue()
 }
