@@ -9,10 +9,11 @@ CONFIG ?= configs/demo.toml
 NODES ?= 1
 KAFKA := .cache/kafka
 PYTHON := .cache/python
+TORCH := .cache/torch
 # One that has died and is not buried yet is called otherwise.
 KAFKA_RUNS = ps -p "$$(cat $(KAFKA)/pid 2>/dev/null || echo 0)" -o comm= 2>/dev/null | grep -q 'prl-kafka$$'
 
-.PHONY: help build run test race fuzz bench lint generate chaos kafka kafka-stop python
+.PHONY: help build run test race fuzz bench lint generate chaos kafka kafka-stop python torch
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,3 +72,10 @@ kafka: ## Apache Kafka on localhost:9092 in the background (NODES=1 or 3); needs
 kafka-stop: ## ends what make kafka started
 	@$(KAFKA_RUNS) || { echo 'Kafka does not run'; exit 0; }; \
 	kill $$(cat $(KAFKA)/pid); while $(KAFKA_RUNS); do sleep 0.1; done; echo 'Kafka has stopped'
+
+torch: $(TORCH)/installed ## PyTorch for [trainer] learner = "torch", in .cache/torch (1.7 GB, 5.4 beside an NVIDIA GPU); needs Python 3.11 or newer and a C compiler
+
+$(TORCH)/installed: stages/trainer/torch/pyproject.toml stages/trainer/torch/install.py
+	@python3 -m venv --clear $(TORCH)
+	@$(TORCH)/bin/python stages/trainer/torch/install.py
+	@touch $@

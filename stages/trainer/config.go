@@ -3,6 +3,7 @@ package trainer
 import (
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/stages/internal/lm"
@@ -11,13 +12,14 @@ import (
 // Values of Config.Learner.
 const (
 	LearnerNative = "native" // pure Go, on the CPU
+	LearnerTorch  = "torch"  // PyTorch, in a process of its own, on the CPU
 	LearnerNull   = "null"   // publishes versions whose weights are those of version 0: for tests and benchmarks
 )
 
-// Config is the section [trainer]. All of it but checkpoint_interval is fixed for a run: steps that are trained again
-// after a restart would come out different.
+// Config is the section [trainer]. All of it but checkpoint_interval and [trainer.torch] is fixed for a run: steps that are
+// trained again after a restart would come out different.
 type Config struct {
-	// Learner: native or null.
+	// Learner: native, torch or null.
 	Learner string `toml:"learner"`
 	// LR is the learning rate at its highest.
 	LR float64 `toml:"lr"`
@@ -66,6 +68,16 @@ type Config struct {
 	// CheckpointInterval is the number of steps between two checkpoints with optimizer state. A restart trains those
 	// after the last one again.
 	CheckpointInterval int64 `toml:"checkpoint_interval"`
+	// Torch is the section [trainer.torch].
+	Torch TorchConfig `toml:"torch"`
+}
+
+// TorchConfig is the section [trainer.torch], which the torch learner reads.
+type TorchConfig struct {
+	// Python is an interpreter that has PyTorch and transformers, as `make torch` sets one up; found as the shell finds it.
+	Python string `toml:"python"`
+	// Timeout bounds every answer of the worker: one micro-batch, one update, reading or writing the weights.
+	Timeout pipeline.Duration `toml:"timeout"`
 }
 
 // DefaultConfig learns the demo: a hundred thousand parameters from scratch.
@@ -74,6 +86,7 @@ func DefaultConfig() Config {
 		Learner: LearnerNative, LR: 3e-3, LRFinal: 0.1, Schedule: "linear", Betas: [2]float64{0.9, 0.95}, Eps: 1e-8,
 		MaxGradNorm: 1, EntropyCoef: 0.01, Loss: LossDPPO, KLTau: 1e-3, DPPOMaskHigh: 0.2, DPPOMaskLow: 0.2, IPOMask: 0.1,
 		PPOClipLow: 0.2, PPOClipHigh: 0.28, GSPOClipLow: 3e-4, GSPOClipHigh: 4e-4, TISCap: 2, RefKLMaskLow: 0.2, CheckpointInterval: 10,
+		Torch: TorchConfig{Python: ".cache/torch/bin/python", Timeout: pipeline.Duration(10 * time.Minute)},
 	}
 }
 
@@ -94,8 +107,8 @@ func (c Config) Validate() error {
 		}
 	}
 	switch {
-	case c.Learner != LearnerNative && c.Learner != LearnerNull:
-		return fmt.Errorf("trainer.learner = %q: %s or %s", c.Learner, LearnerNative, LearnerNull)
+	case c.Learner != LearnerNative && c.Learner != LearnerTorch && c.Learner != LearnerNull:
+		return fmt.Errorf("trainer.learner = %q: %s, %s or %s", c.Learner, LearnerNative, LearnerTorch, LearnerNull)
 	case c.Schedule != "linear" && c.Schedule != "cosine" && c.Schedule != "constant":
 		return fmt.Errorf("trainer.schedule = %q: linear, cosine or constant", c.Schedule)
 	case c.WarmupSteps < 0:
@@ -106,6 +119,10 @@ func (c Config) Validate() error {
 		return fmt.Errorf("trainer.betas = %v: both from 0 to below 1", c.Betas)
 	case c.CheckpointInterval < 1:
 		return fmt.Errorf("trainer.checkpoint_interval = %d: at least 1", c.CheckpointInterval)
+	case c.Torch.Python == "":
+		return fmt.Errorf("trainer.torch.python = %q: name an interpreter with PyTorch; `make torch` sets up %s", c.Torch.Python, DefaultConfig().Torch.Python)
+	case c.Torch.Timeout < pipeline.Duration(time.Second):
+		return fmt.Errorf("trainer.torch.timeout = %v: at least 1s", c.Torch.Timeout)
 	}
 	return c.checkLoss()
 }

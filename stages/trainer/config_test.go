@@ -34,7 +34,7 @@ func parameters(m *lm.Model) (n int) {
 
 func TestConfigRefuses(t *testing.T) {
 	for key, change := range map[string]func(*Config){
-		"trainer.learner":             func(c *Config) { c.Learner = "torch" },
+		"trainer.learner":             func(c *Config) { c.Learner = "tensor" },
 		"trainer.lr":                  func(c *Config) { c.LR = 0 },
 		"trainer.lr_final":            func(c *Config) { c.LRFinal = math.NaN() },
 		"trainer.schedule":            func(c *Config) { c.Schedule = "step" },
@@ -50,6 +50,8 @@ func TestConfigRefuses(t *testing.T) {
 		"trainer.tis_cap":             func(c *Config) { c.Loss, c.TISCap = LossTIS, 0 },
 		"trainer.ref_kl_mask_low":     func(c *Config) { c.RefKLMaskLow = math.NaN() },
 		"trainer.checkpoint_interval": func(c *Config) { c.CheckpointInterval = 0 },
+		"trainer.torch.python":        func(c *Config) { c.Torch.Python = "" },
+		"trainer.torch.timeout":       func(c *Config) { c.Torch.Timeout = 1 },
 	} {
 		c := DefaultConfig()
 		change(&c)

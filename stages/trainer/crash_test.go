@@ -14,10 +14,13 @@ import (
 	"github.com/prl-project/prl/pipeline"
 )
 
-// childEnv makes the test binary a trainer of the run it names: run, broker and blob folder, between bars.
+// childEnv makes the test binary a trainer of the run it names: run, broker, blob folder and learner, between bars.
 const childEnv = "PRL_TEST_TRAINER"
 
 func TestMain(m *testing.M) {
+	if op, fate, ok := strings.Cut(os.Getenv(standInEnv), " "); ok {
+		standIn(op, fate)
+	}
 	if spec := os.Getenv(childEnv); spec != "" {
 		if err := trainerProcess(strings.Split(spec, "|")); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -34,6 +37,9 @@ func trainerProcess(spec []string) error {
 		return err
 	}
 	cfg, model := testConfig()
+	if spec[3] == LearnerTorch {
+		cfg, model = torchConfig()
+	}
 	tr, err := New(rt, cfg, model)
 	if err != nil {
 		return err
@@ -53,19 +59,7 @@ func TestInvariant_Crash(t *testing.T) {
 				dir := t.TempDir()
 				rt := setUp(t, cluster, dir, run)
 				packSteps(t, rt, 1, run.MaxSteps)
-				child := func(env ...string) error {
-					ctx, cancel := context.WithTimeout(t.Context(), deadline)
-					defer cancel()
-					cmd := exec.CommandContext(ctx, os.Args[0])
-					cmd.Env = append(append(os.Environ(), childEnv+"="+strings.Join([]string{run.Name, rt.Brokers[0], dir}, "|")), env...)
-					out, err := cmd.CombinedOutput()
-					t.Logf("%s", out)
-					return err
-				}
-				var exit *exec.ExitError
-				if err := child(fmt.Sprintf("PRL_CRASH_AT=%s.%s:%d", stage, place, nth)); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
-					t.Fatalf("the process was not killed: %v", err)
-				}
+				crash(t, rt, dir, LearnerNative, place, nth)
 				published := nth - 1
 				if place == "after-publish" {
 					published = nth
@@ -76,7 +70,7 @@ func TestInvariant_Crash(t *testing.T) {
 				if history, err := versions(t.Context(), rt); err != nil || len(history) != published {
 					t.Fatalf("the killed process left %d versions, want %d (%v)", len(history), published, err)
 				}
-				if err := child(); err != nil {
+				if err := child(t, rt, dir, LearnerNative); err != nil {
 					t.Fatal(err)
 				}
 				if got := hashes(checkChain(t, rt, run.MaxSteps)); !slices.Equal(got, want) {
@@ -84,6 +78,27 @@ func TestInvariant_Crash(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// child runs a trainer of rt's run, whose blobs are in dir, in a process of its own.
+func child(t *testing.T, rt *pipeline.Runtime, dir, learner string, env ...string) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0])
+	cmd.Env = append(append(os.Environ(), childEnv+"="+strings.Join([]string{rt.Run.Name, rt.Brokers[0], dir, learner}, "|")), env...)
+	out, err := cmd.CombinedOutput()
+	t.Logf("%s", out)
+	return err
+}
+
+// crash runs a child that is killed where it comes to a place for the nth time.
+func crash(t *testing.T, rt *pipeline.Runtime, dir, learner, place string, nth int) {
+	t.Helper()
+	err := child(t, rt, dir, learner, fmt.Sprintf("PRL_CRASH_AT=%s.%s:%d", stage, place, nth))
+	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Fatalf("the process was not killed: %v", err)
 	}
 }
 

@@ -18,7 +18,8 @@ type Learner interface {
 	// loss component divided by its number of tokens in the step (MicroBatch.loss_tokens), their global norm is clipped,
 	// and the optimizer applies them. steps count from 1. A gradient that is not finite changes nothing and sets Metrics.Skipped.
 	//
-	// An error is Fatal where the batch is at fault. After any error the learner is thrown away.
+	// An error is Fatal where the batch is at fault, and ErrTransient where what the learner runs beside this process has
+	// gone. That holds for all methods; after any error the learner is thrown away.
 	Step(ctx context.Context, step int64, micro []*schemas.MicroBatch) (Metrics, error)
 	// Weights are the current weights as safetensors.
 	Weights() ([]byte, error)
@@ -28,6 +29,8 @@ type Learner interface {
 	Checkpoint() ([]byte, error)
 	// Restore replaces the optimizer's state by one that Checkpoint gave.
 	Restore(checkpoint []byte) error
+	// Close ends what the learner runs outside of this process; nothing else is called after it.
+	Close()
 }
 
 // Metrics say what a step did.

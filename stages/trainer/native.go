@@ -126,6 +126,9 @@ func (n *Native) Restore(checkpoint []byte) error {
 	return n.adamw.Load(n.learner.Model(), state)
 }
 
+// Close implements Learner: there is nothing to end.
+func (n *Native) Close() {}
+
 func encode(params []lm.Param) ([]byte, error) {
 	var b bytes.Buffer
 	if err := lm.WriteSafetensors(&b, params); err != nil {

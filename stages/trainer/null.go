@@ -55,3 +55,6 @@ func (n *Null) Checkpoint() ([]byte, error) { return []byte{}, nil }
 
 // Restore implements Learner.
 func (n *Null) Restore([]byte) error { return nil }
+
+// Close implements Learner: there is nothing to end.
+func (n *Null) Close() {}

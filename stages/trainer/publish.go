@@ -95,10 +95,11 @@ func (p *publisher) transact(ctx context.Context, records []*kgo.Record) error {
 func (t *Trainer) versionZero(ctx context.Context, p *publisher) (*schemas.PolicyVersion, error) {
 	learner, err := t.newLearner()
 	if err != nil {
-		return nil, pipeline.Fatal("make the learner: %w", err)
+		return nil, cannot("make the learner", err)
 	}
 	weights, err := learner.Weights()
 	if err != nil {
+		learner.Close()
 		return nil, fmt.Errorf("weights of version 0: %w", err)
 	}
 	v := &schemas.PolicyVersion{Kind: kindFull, NextOffsets: make([]int64, t.rt.Run.Ranks)}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -71,7 +72,7 @@ func (t *Trainer) resume(ctx context.Context, published history) (*schemas.Polic
 		return newest, nil
 	}
 	start := time.Now()
-	t.learner = nil
+	t.discard()
 	var from *schemas.PolicyVersion
 	for _, v := range slices.Backward(published) {
 		if v.Checkpoint != nil {
@@ -84,8 +85,13 @@ func (t *Trainer) resume(ctx context.Context, published history) (*schemas.Polic
 	}
 	learner, err := t.newLearner()
 	if err != nil {
-		return nil, pipeline.Fatal("make the learner: %w", err)
+		return nil, cannot("make the learner", err)
 	}
+	defer func() {
+		if t.learner == nil {
+			learner.Close()
+		}
+	}()
 	config, tokenizer := learner.Files()
 	if sum(config) != from.Config.SHA256 || sum(tokenizer) != from.Tokenizer.SHA256 {
 		return nil, pipeline.Fatal("version %d was made with another section [model]: set it back, it is fixed for a run", from.Version)
@@ -99,14 +105,30 @@ func (t *Trainer) resume(ctx context.Context, published history) (*schemas.Polic
 		return nil, err
 	}
 	if err := learner.Load(weights); err != nil {
-		return nil, pipeline.Fatal("load the weights of version %d: %w", from.Version, err)
+		return nil, cannot(fmt.Sprintf("load the weights of version %d", from.Version), err)
 	}
 	if err := learner.Restore(checkpoint); err != nil {
-		return nil, pipeline.Fatal("load the checkpoint of version %d: %w", from.Version, err)
+		return nil, cannot(fmt.Sprintf("load the checkpoint of version %d", from.Version), err)
 	}
 	t.learner, t.held = learner, held{from.Version, from.Weights.SHA256}
 	t.rt.Metrics.Restore.WithLabelValues(stage).Observe(time.Since(start).Seconds())
 	return from, nil
+}
+
+// cannot is an error of a learner that could not do what: Fatal, unless another learner may be able to.
+func cannot(what string, err error) error {
+	if errors.Is(err, pipeline.ErrTransient) {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return pipeline.Fatal("%s: %w", what, err)
+}
+
+// discard gives up the learner at hand.
+func (t *Trainer) discard() {
+	if t.learner != nil {
+		t.learner.Close()
+		t.learner = nil
+	}
 }
 
 // blob reads a blob that a version names.
@@ -126,6 +148,11 @@ func (t *Trainer) blob(ctx context.Context, ref schemas.BlobRef, what string, ve
 func (t *Trainer) train(ctx context.Context, micro []*schemas.MicroBatch, offsets []int64) (*schemas.PolicyVersion, []byte, error) {
 	learner, step := t.learner, micro[0].Step
 	t.learner = nil
+	defer func() {
+		if t.learner == nil {
+			learner.Close()
+		}
+	}()
 	m, err := learner.Step(ctx, step, micro)
 	if err != nil {
 		return nil, nil, fmt.Errorf("train step %d: %w", step, err)
@@ -162,7 +189,8 @@ func (t *Trainer) replay(ctx context.Context, micro []*schemas.MicroBatch, offse
 		return err
 	}
 	if err := t.learner.Load(weights); err != nil {
-		return pipeline.Fatal("load the weights of version %d: %w", published.Version, err)
+		t.discard()
+		return cannot(fmt.Sprintf("load the weights of version %d", published.Version), err)
 	}
 	t.held.sha256 = want
 	return nil

@@ -18,6 +18,9 @@
 // whole step, over all ranks and micro-batches: rl (policy gradient, with one of five ways to bound it), ce (cross-entropy)
 // and ref_kl (divergence from a teacher). What the batch says of its tokens decides which components a step has.
 //
+// What trains is a [Learner]: plain Go ([Native]), or PyTorch in a worker process ([Torch]), which is not exact: there a
+// replay makes the same weights up to rounding, and those that were published count.
+//
 // Hard guarantees, each with a test of its name: TrainedOnce (I2: the versions are a chain without gaps and their
 // offsets do not overlap), Staleness (I3: asserted for every sample), Crash (I4: SIGKILL at any place gives the same
 // weights), Determinism (I6: on a learner that is Exact).
@@ -74,19 +77,25 @@ func New(rt *pipeline.Runtime, cfg Config, model ModelConfig) (*Trainer, error) 
 		return nil, err
 	}
 	rt.Health.Set(stage, false)
-	return &Trainer{rt: rt, cfg: cfg, newLearner: func() (Learner, error) { return newLearner(rt.Run, cfg, model) }, metrics: metrics}, nil
+	return &Trainer{rt: rt, cfg: cfg, newLearner: learners(rt.Run, cfg, model), metrics: metrics}, nil
 }
 
-func newLearner(run pipeline.RunConfig, cfg Config, model ModelConfig) (Learner, error) {
-	if cfg.Learner == LearnerNull {
-		return NewNull(run, model)
+// learners makes the learners of a trainer, one after the other.
+func learners(run pipeline.RunConfig, cfg Config, model ModelConfig) func() (Learner, error) {
+	switch cfg.Learner {
+	case LearnerNull:
+		return func() (Learner, error) { return NewNull(run, model) }
+	case LearnerTorch:
+		deaths := new(deaths)
+		return func() (Learner, error) { return NewTorch(run, cfg, model, deaths) }
 	}
-	return NewNative(run, cfg, model)
+	return func() (Learner, error) { return NewNative(run, cfg, model) }
 }
 
 // Run trains until the final version is published, or until ctx ends: then it finishes the step at hand, for a while, and
 // returns nil. It returns an error that is ErrFenced or ErrFatal; after all others it starts over from what is published.
 func (t *Trainer) Run(ctx context.Context) error {
+	defer t.discard()
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = 200*time.Millisecond, 5*time.Second
 	for {

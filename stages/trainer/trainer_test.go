@@ -129,11 +129,13 @@ func TestLearnerIsKeptOverAnError(t *testing.T) {
 	learners, inner := 0, tr.newLearner
 	tr.newLearner = func() (Learner, error) { learners++; return inner() }
 	for s := int64(1); s <= 2; s++ {
-		stop, wait := start(t, tr)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- tr.session(ctx) }()
 		packSteps(t, rt, s, s)
 		published(t, rt, int(s)+1)
-		stop()
-		if err := wait(); err != nil {
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
 	}
