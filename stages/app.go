@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"path/filepath"
@@ -62,10 +63,10 @@ func NewApp(cfg *Config, brokers []string, instance string, log *slog.Logger) (*
 // Close releases what the stages shared.
 func (a *App) Close() error { return a.Runtime.Blobs.Close() }
 
-// SetUp makes the run's topics or checks them, and holds the process to the settings the run began with. stages are those
-// of this process, all if none is named: it asks for no more rights than they need.
+// SetUp makes the run's topics or checks them, and holds the process to the settings the run began with; a run begins when
+// its topics are there. stages are those of this process, all if none is named: it asks for no more rights than they need.
 func (a *App) SetUp(ctx context.Context, stages ...Stage) error {
-	if err := a.Config.agree(); err != nil {
+	if err := a.Config.asBegun(); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if a.Runtime.Schemas != nil {
@@ -80,7 +81,10 @@ func (a *App) SetUp(ctx context.Context, stages ...Stage) error {
 	for _, s := range stages {
 		needed = append(needed, s.Rights(a.Config.Run.Name)...)
 	}
-	return a.Runtime.SetUp(ctx, a.envs(), needed...)
+	if err := a.Runtime.SetUp(ctx, a.envs(), needed...); err != nil {
+		return err
+	}
+	return a.Config.agree()
 }
 
 // envs are the environments this process has to do with.

@@ -21,8 +21,8 @@ import (
 )
 
 // An Origin is what a new run takes over from a policy version of another one: weights and optimizer state, so that its
-// versions go on from there, where the emitter stood (its generator, ids and each environment's tasks), and the moving averages of rewards. All records
-// are the new run's own, so no run ever holds two truths about one step.
+// versions go on from there, where the emitter stood (its generator, ids and each environment's tasks), and the moving
+// averages of rewards. All records are the new run's own, so no run ever holds two truths about one step.
 type Origin struct {
 	Run     string
 	Version int64
@@ -56,8 +56,9 @@ func (o *Origin) Read(ctx context.Context, a *App) (err error) {
 	}); err != nil {
 		return err
 	}
+	const gone = "its states from the time of the version are gone: the new run goes on where the oldest that is left stood"
 	if !before {
-		a.Runtime.Log.Warn("the emitter's states from the time of the version are gone: the new run goes on in the tasks where the oldest that is left stood", "run", o.Run, "version", o.Version)
+		a.Runtime.Log.Warn(gone, "stage", "emitter", "run", o.Run, "version", o.Version)
 	}
 	if cfg.Run.TracePartitions != 1 {
 		return nil // no averages
@@ -66,7 +67,10 @@ func (o *Origin) Read(ctx context.Context, a *App) (err error) {
 	if err != nil {
 		return err
 	}
-	o.scorer, _, err = a.stateBefore(ctx, "scorer", func(state []byte) (bool, error) { return scorer.Before(state, next) })
+	o.scorer, before, err = a.stateBefore(ctx, "scorer", func(state []byte) (bool, error) { return scorer.Before(state, next) })
+	if err == nil && !before {
+		a.Runtime.Log.Warn(gone, "stage", "scorer", "run", o.Run, "version", o.Version)
+	}
 	return err
 }
 

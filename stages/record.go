@@ -23,7 +23,11 @@ func RecordedConfig(dir, run string) string {
 
 // record writes the settings down for whoever looks at the run later.
 func (c *Config) record() (err error) {
-	text, err := toml.Marshal(c)
+	own := *c
+	if dir, err := filepath.Abs(c.RunDir()); err == nil && own.Sink.Dir == filepath.Join(dir, "parquet") {
+		own.Sink.Dir = "" // it moves with the run's folder
+	}
+	text, err := toml.Marshal(own)
 	if err != nil {
 		return fmt.Errorf("write down the settings: %w", err)
 	}

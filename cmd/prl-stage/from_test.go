@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -23,6 +25,18 @@ func TestBeginFromVersion(t *testing.T) {
 	}
 	audit(t, dir, "test", sets...)
 	audit(t, dir, "branch", sets...)
+	// Without --config it has the settings of the run it begins from, wherever the folders are by then.
+	if err := os.Rename(dir, dir+"-moved"); err != nil {
+		t.Fatal(err)
+	}
+	dir += "-moved"
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if got := finalWeights(t, startStage(t, nil, "--stage", "all", "--run", "second", "--from", "test@2", "--telemetry", "", "--set", "dir="+dir).ended(t, runDeadline)); got != want {
+		t.Errorf("weights %s with the settings of the run it began from, want %s", got, want)
+	}
+	if rows, err := filepath.Glob(filepath.Join(dir, "second", "parquet", "traces", "*.parquet")); err != nil || len(rows) < 2 {
+		t.Errorf("Parquet files of traces: %v, %v", rows, err)
+	}
 	// Who looks at a run, or goes on with it, need not say again with what settings.
 	if out := startStage(t, nil, "--stage", "audit", "--run", "branch", "--set", "dir="+dir).ended(t, runDeadline); !strings.Contains(out, "violations: 0") {
 		t.Errorf("an audit without --config:\n%s", out)
@@ -30,7 +44,7 @@ func TestBeginFromVersion(t *testing.T) {
 	if got := finalWeights(t, startStage(t, nil, "--stage", "all", "--run", "branch", "--set", "dir="+dir, "--telemetry", "").ended(t, runDeadline)); got != want {
 		t.Errorf("weights %s of the run that has ended, want %s", got, want)
 	}
-	if said := startStage(t, nil, "--stage", "audit", "--run", "brunch", "--set", "dir="+dir).refused(t, runDeadline); !strings.Contains(said, "there is no run brunch in "+dir+": there are branch, test") {
+	if said := startStage(t, nil, "--stage", "audit", "--run", "brunch", "--set", "dir="+dir).refused(t, runDeadline); !strings.Contains(said, "there is no run brunch in "+dir+": there are branch, second, test") {
 		t.Errorf("an audit of a run that is not there: %s", said)
 	}
 	for _, refused := range []struct{ run, from, want string }{

@@ -46,7 +46,11 @@ func (f flags) recorded() (string, error) {
 	if _, err := os.Stat(cfg.RunDir()); looks && len(f.Brokers) == 0 && errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("there is no run %s in %s: %s (--run and --set dir=… name another, --config and --brokers one that runs elsewhere)", cfg.Run.Name, cfg.Dir, runs(cfg.Dir))
 	}
-	return stages.RecordedConfig(cfg.Dir, cfg.Run.Name), nil
+	path := stages.RecordedConfig(cfg.Dir, cfg.Run.Name)
+	if origin, err := stages.ParseOrigin(f.From); err == nil && path == "" { // a new run has the settings of the one it begins from
+		path = stages.RecordedConfig(cfg.Dir, origin.Run)
+	}
+	return path, nil
 }
 
 // runs says which runs have a folder in dir.
