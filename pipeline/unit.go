@@ -107,7 +107,7 @@ func (p *Processor) restore(ctx context.Context, partition int32, c commits) (*u
 				return nil, Fatal("%v was accepted before and is not now: %w", rec.Ref, err)
 			}
 			if len(again.Finished) > 0 {
-				return nil, Fatal("%v was unfinished and is decided now: a setting of the run was changed (batch_size, batch_tokens, seq_len, max_steps, max_off_policy_steps, a filter, partial, max_attempts); set it back, it is fixed for a run", rec.Ref)
+				return nil, Fatal("%v was unfinished and is decided now: a setting of the run was changed (batch_size, batch_tokens, seq_len, max_steps, max_off_policy_steps, a filter, partial, min_group_size, max_attempts); set it back, it is fixed for a run", rec.Ref)
 			}
 		}
 	}

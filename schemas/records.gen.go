@@ -651,7 +651,7 @@ type SampleGroup struct {
 	Samples  []Sample      `avro:"samples"`
 	// Blobs: tensors kept in the blob store
 	Blobs []BlobRef `avro:"blobs"`
-	// Monitored: samples that filters took which only monitor, by filter
+	// Monitored: by filter, samples that it took: all where it only monitors, those of groups that are trained where it drops
 	Monitored map[string]int64 `avro:"monitored"`
 }
 

@@ -60,6 +60,9 @@ func (r *Trace) Validate() error {
 	if r.Env == "" || r.GroupID < 0 || r.GroupSize < 1 || r.RolloutIndex < 0 || r.RolloutIndex >= r.GroupSize {
 		return fmt.Errorf("env %q, group %d, rollout %d of %d", r.Env, r.GroupID, r.RolloutIndex, r.GroupSize)
 	}
+	if r.Attempt < 0 {
+		return fmt.Errorf("attempt %d", r.Attempt)
+	}
 	l := lengthsOf(r.Blobs)
 	for i := range r.Nodes {
 		n := &r.Nodes[i]

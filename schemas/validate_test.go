@@ -37,6 +37,7 @@ func TestValidate_Trace(t *testing.T) {
 		{"empty group", func(r *Trace) { r.GroupSize = 0 }, "of 0"},
 		{"rollout below", func(r *Trace) { r.RolloutIndex = -1 }, "rollout -1"},
 		{"rollout above", func(r *Trace) { r.RolloutIndex = r.GroupSize }, "rollout 8 of 8"},
+		{"attempt below 0", func(r *Trace) { r.Attempt = -1 }, "attempt -1"},
 		{"own parent", func(r *Trace) { r.Nodes[1].Parent = 1 }, "parent 1"},
 		{"parent below -1", func(r *Trace) { r.Nodes[0].Parent = -2 }, "parent -2"},
 		{"odd bytes", func(r *Trace) { r.Nodes[0].TokenIDs = r.Nodes[0].TokenIDs[:7] }, "nodes.0.token_ids: 7 bytes"},

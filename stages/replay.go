@@ -137,8 +137,11 @@ func (a *App) rescore(ctx context.Context, out io.Writer, src replay.Source, r R
 	cfg := replay.RescoreConfig{Topic: r.Topic, Select: r.Select, Rescorer: rescorer}
 	topics := []string{r.Topic}
 	if r.DryRun {
-		fmt.Fprint(out, replay.PlanRescore(src, cfg), r.Into.plan(topics))
-		return nil
+		plan, err := replay.PlanRescore(src, cfg)
+		if err == nil {
+			fmt.Fprint(out, plan, r.Into.plan(topics))
+		}
+		return err
 	}
 	return r.Into.take(ctx, out, topics, func(write writeFunc) error {
 		show, end := r.progress()
@@ -185,7 +188,8 @@ func (a *App) rescorers(ctx context.Context, src replay.Source) (func(name strin
 			return replay.Rescorer{}, fmt.Errorf("envs.%s.options: %w", name, err)
 		}
 		open[name] = replay.Rescorer{
-			Env: rescorer, TokenRewards: tokenRewards, Version: fmt.Sprintf("%s+%x", e.Info().Version, env.Hash(string(text))),
+			Env: rescorer, TokenRewards: tokenRewards, Timeout: time.Duration(a.Config.EnvServer.EnvTimeout),
+			MaxAttempts: a.Config.Emitter.MaxAttempts, Version: fmt.Sprintf("%s+%x", e.Info().Version, env.Hash(string(text))),
 		}
 		return open[name], nil
 	}, nil
@@ -197,6 +201,18 @@ func (r Replay) progress() (show replay.Progress, end func()) {
 	return func(what string, done, total int64) {
 		bar.ShowBar(progress.Bar{Done: int(done), Total: int(total), Note: what}, time.Now())
 	}, bar.Close
+}
+
+// topics are those that the replay reads.
+func (r Replay) topics() []string {
+	read := []string{r.Topic}
+	if r.Mode == ReplayRecompute || r.Mode == ReplayTrain {
+		read = append(read, pipeline.TopicSamples, pipeline.TopicOutcomes, pipeline.TopicBatches)
+	}
+	if r.Mode != ReplayRecompute || r.NewRewards {
+		read = append(read, pipeline.TopicPolicies)
+	}
+	return read
 }
 
 // source opens what the app's run has recorded. Whatever the configuration says of the run, its topics are those it began
@@ -212,10 +228,10 @@ func (a *App) source(ctx context.Context, r Replay) (replay.Source, pipeline.Run
 	rt := *a.Runtime
 	rt.Run = recorded
 	if r.Parquet {
-		src, err := replay.FromParquet(&rt, a.Config.Sink.Dir)
+		src, err := replay.FromParquet(&rt, a.Config.Sink.Dir, r.topics()...)
 		return src, recorded, err
 	}
-	src, err := replay.FromTopics(ctx, &rt)
+	src, err := replay.FromTopics(ctx, &rt, r.topics()...)
 	return src, recorded, err
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/stages/replay"
+	"github.com/prl-project/prl/stages/trainer"
 )
 
 // TestReplay looks again at a run of the whole pipeline with its own settings. Recomputed, from its topics and from its
@@ -78,6 +79,30 @@ func TestReplay(t *testing.T) {
 		out := w.replay(t, Replay{Mode: ReplayRegenerate, Into: w.open(t, "played"), Eval: EvalByHand{Policy: "2"}})
 		if !strings.Contains(out, "distinct tasks of catch; recorded of them: reward ") || !strings.Contains(out, "policy version 2 on catch") || !strings.Contains(out, "avg@1") {
 			t.Errorf("%s", out)
+		}
+	})
+	t.Run("train from a checkpoint that was cleaned up", func(t *testing.T) {
+		into := w.open(t, "trained-late")
+		origin, err := trainer.Origin(t.Context(), app.Runtime, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for blob, err := range app.Runtime.Blobs.List(t.Context()) {
+			if err == nil && blob.URI == origin.Checkpoint.URI {
+				err = app.Runtime.Blobs.Delete(t.Context(), blob)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, dry := range []bool{true, false} {
+			r := Replay{Mode: ReplayTrain, Topic: pipeline.TopicTraces, Select: replay.Everything(), Bar: io.Discard, Into: into, DryRun: dry}
+			if err := w.open(t, app.Config.Run.Name).Replay(t.Context(), io.Discard, r); err == nil || !strings.Contains(err.Error(), "its checkpoint was cleaned up") {
+				t.Errorf("dry run %v: %v", dry, err)
+			}
+		}
+		if made := endsOf(t, into); len(made) > 0 {
+			t.Errorf("it made %v", made)
 		}
 	})
 	if after := endsOf(t, app); !maps.Equal(before, after) {

@@ -33,7 +33,7 @@ func (a *App) regenerate(ctx context.Context, out io.Writer, src replay.Source, 
 		h.Policy = strconv.FormatInt(version.Version, 10)
 	}
 	show, end := r.progress()
-	all, err := replay.GamesOf(ctx, src, r.Topic, r.Select, show)
+	all, refused, err := replay.GamesOf(ctx, src, r.Topic, r.Select, show)
 	end()
 	if err != nil {
 		return err
@@ -51,6 +51,9 @@ func (a *App) regenerate(ctx context.Context, out io.Writer, src replay.Source, 
 	}
 	h.Games, h.Alone = games.Games, true
 	was := fmt.Sprintf("%d distinct tasks of %s; recorded of them: reward %.4f, the mean of %d rollouts", len(games.Games), h.Env, games.Reward, games.Rollouts)
+	if refused > 0 {
+		was += fmt.Sprintf("; %d traces cannot be read and are passed over", refused)
+	}
 	if r.DryRun {
 		fmt.Fprintf(out, "%s\nwould play them with policy %s in run %s\n", was, h.Policy, b.Config.Run.Name)
 		return nil

@@ -28,7 +28,7 @@ func (a *App) train(ctx context.Context, out io.Writer, src replay.Source, recor
 	if err != nil {
 		return fmt.Errorf("replay to train: %w", err)
 	}
-	origin, err := trainer.OriginAmong(published, a.Config.Run.Name, r.Select.FromVersion)
+	origin, err := trainer.OriginAmong(ctx, a.Runtime.Blobs, published, a.Config.Run.Name, r.Select.FromVersion)
 	if err != nil {
 		return fmt.Errorf("replay to train: %w", err)
 	}

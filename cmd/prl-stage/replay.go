@@ -10,6 +10,7 @@ import (
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/stages"
+	"github.com/prl-project/prl/stages/broker"
 	"github.com/prl-project/prl/stages/replay"
 )
 
@@ -86,7 +87,8 @@ func replayRun(ctx context.Context, f flags, cfg *stages.Config) error {
 	})
 }
 
-// withReplayed runs work with the app of a run, and with its embedded broker unless none is needed.
+// withReplayed runs work with the app of a run, and with its embedded broker unless none is needed: with the one that runs
+// where the run goes on.
 func withReplayed(ctx context.Context, f flags, cfg *stages.Config, alone bool, work func(context.Context, *stages.App) error) error {
 	open := func(ctx context.Context, brokers []string) (err error) {
 		app, err := stages.NewApp(cfg, brokers, stages.ReplayName, logger(f, slog.LevelWarn))
@@ -98,6 +100,13 @@ func withReplayed(ctx context.Context, f flags, cfg *stages.Config, alone bool, 
 	}
 	if alone || cfg.Brokers[0] != stages.Embedded {
 		return open(ctx, cfg.Brokers)
+	}
+	addr, err := broker.Running(brokerDir(cfg))
+	if err != nil {
+		return err
+	}
+	if addr != "" {
+		return open(ctx, []string{addr})
 	}
 	return withBroker(ctx, f, cfg, open)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -49,6 +50,11 @@ func TestReplay(t *testing.T) {
 		}
 	}
 	audit(t, dir, "test", sets...)
+	withServed(t, dir, "test", sets, func(context.Context, *stages.App) { // as by a run that goes on
+		if out := replayed("--topic", "traces").ended(t, runDeadline); !strings.Contains(out, "are the same, byte for byte.\n") {
+			t.Errorf("where a broker runs already:\n%s", out)
+		}
+	})
 }
 
 // Flags of a replay are refused where none is done, and those of an eval by hand where none is played.

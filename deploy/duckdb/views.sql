@@ -24,8 +24,8 @@ SELECT env, eval, group_id, rollout_index, attempt, kafka_topic, kafka_partition
        generate_subscripts(nodes, 1) - 1 AS node, unnest(nodes, max_depth := 2)
 FROM traces;
 
--- One row per scored group: its samples, or why it has none. monitored counts the samples that filters would have taken
--- which only monitor.
+-- One row per scored group: its samples, or why it has none. monitored counts, by filter, the samples that filters took
+-- which only monitor, and those that were dropped from a group that is trained.
 CREATE OR REPLACE VIEW sample_groups AS
 SELECT * EXCLUDE (kafka_error, kafka_raw)
 FROM read_parquet(getvariable('run') || '/parquet/samples/*.parquet', union_by_name = true)

@@ -318,8 +318,8 @@ func TestQuestion_Filters(t *testing.T) {
 		group("catch", schemas.FateErrored, "", nil, schemas.FateErrored, schemas.FateErrored),
 		group("wordle", "", "", nil, ""))
 	expect(t, open(t, run), source(t, "filters.sql"),
-		"catch  drop 1 1 <nil> 0.125", "catch zero_advantage drop 2 4 <nil> 0.5",
-		"catch gibberish monitor 2 <nil> 3 <nil>", "catch length monitor 1 <nil> 4 <nil>")
+		"catch zero_advantage groups 2 4 <nil> 0.5", "catch  rollouts 1 1 <nil> 0.125",
+		"catch gibberish samples 2 <nil> 3 <nil>", "catch length samples 1 <nil> 4 <nil>")
 }
 
 // DuckDB is a large C++ library: nothing that ships imports it.

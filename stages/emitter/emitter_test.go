@@ -2,6 +2,7 @@ package emitter
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"reflect"
 	"testing"
@@ -274,7 +275,7 @@ func TestRefills(t *testing.T) {
 	}
 	w.r.Restart(t)
 	for name, n := range map[string]int{
-		"the same again": w.refill(0, 1, 1), "an older attempt": w.refill(0, 1, 0), "above max_attempts": w.refill(0, 1, 3),
+		"the same again": w.refill(0, 1, 1), "an older attempt": w.refill(0, 1, 0),
 		"no such rollout": w.refill(0, 4, 1), "the whole of a group of single tasks": w.refill(0, -1, 1), "no such group": w.refill(999, 0, 1),
 	} {
 		if n != 0 {
@@ -287,6 +288,43 @@ func TestRefills(t *testing.T) {
 	w.outcome(0, 0)
 	if n := w.refill(0, 2, 1); n != 0 {
 		t.Errorf("%d tasks for a decided group", n)
+	}
+}
+
+// An attempt above max_attempts is answered with its failure: whoever asked for it waits for it.
+func TestRefusedRefill(t *testing.T) {
+	for _, whole := range []bool{false, true} {
+		t.Run(fmt.Sprint("whole groups ", whole), func(t *testing.T) {
+			envs := testEnvs()
+			delete(envs, "wordle")
+			w := newWorld(t, testRun(), DefaultConfig(), envs)
+			w.table(policy(0, false))
+			v := info("catch", 10)
+			v.GroupScoring = whole
+			w.table(v)
+			w.tick(second)
+			tasks, index, want := len(w.tasks), 1, []int{1}
+			run := ""
+			if whole {
+				index, want, run = -1, []int{0, 1, 2, 3}, "emitter"
+			}
+			if n := w.refill(0, index, 3); n != len(want) || len(w.traces) != n || len(w.tasks) != tasks {
+				t.Fatalf("%d records, %d traces, %d new tasks", n, len(w.traces), len(w.tasks)-tasks)
+			}
+			for i, trace := range w.traces {
+				if err := trace.Validate(); err != nil || trace.GroupID != 0 || trace.RolloutIndex != want[i] || trace.Attempt != 3 || trace.GroupRun != run ||
+					trace.EnvVersion != "v-catch" || trace.Errors[0] != (schemas.TraceError{Type: "attempts", Message: "no more attempts: emitter.max_attempts = 2"}) {
+					t.Errorf("%+v (%v)", trace, err)
+				}
+			}
+			if n := w.refill(0, index, 2); n != 1 || len(w.tasks) != tasks+1 {
+				t.Errorf("%d records, %d new tasks for an attempt that is allowed", n, len(w.tasks)-tasks)
+			}
+			w.outcome(0, 0)
+			if n := w.refill(0, index, 3); n != 0 {
+				t.Errorf("%d records for a decided group", n)
+			}
+		})
 	}
 }
 

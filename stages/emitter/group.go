@@ -2,6 +2,7 @@ package emitter
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
 
@@ -125,7 +126,8 @@ func (c *Core) writeRollout(g *group, index, attempt int, out *pipeline.Out) {
 	out.EmitTo(pipeline.TopicTasks(t.Env), g.env.Queues.Next(), &t)
 }
 
-// refill emits a rollout again, if its group is open, nothing has ended it here, and the attempt is new and allowed.
+// refill emits a rollout again, if its group is open, nothing has ended it here, and the attempt is new. One that is above
+// max_attempts it ends instead: whoever asked for it, with another setting, waits for it.
 func (c *Core) refill(r *schemas.Request, out *pipeline.Out) {
 	i, ok := c.find(r.GroupID)
 	if !ok {
@@ -133,12 +135,40 @@ func (c *Core) refill(r *schemas.Request, out *pipeline.Out) {
 	}
 	g := c.open[i]
 	named := r.RolloutIndex >= 0 && r.RolloutIndex < g.size && !g.whole || r.RolloutIndex == -1 && g.whole
-	if g.ended || !named || r.Attempt <= g.attempt(r.RolloutIndex) || r.Attempt > c.cfg.MaxAttempts {
+	if g.ended || !named || r.Attempt <= g.attempt(r.RolloutIndex) {
+		return
+	}
+	if r.Attempt > c.cfg.MaxAttempts {
+		c.refuse(g, r, out)
 		return
 	}
 	g.attempts = slices.DeleteFunc(g.attempts, func(a attempt) bool { return a.index == r.RolloutIndex })
 	g.attempts = append(g.attempts, attempt{r.RolloutIndex, r.Attempt})
 	c.writeRollout(g, r.RolloutIndex, r.Attempt, out)
+}
+
+// refuse writes an errored trace for each rollout of an attempt that is not made. Where all rollouts of a group are asked
+// for at once, they are a run of their own, as those of any other attempt are.
+func (c *Core) refuse(g *group, r *schemas.Request, out *pipeline.Out) {
+	from, to, run := r.RolloutIndex, r.RolloutIndex+1, ""
+	if g.whole {
+		from, to, run = 0, g.size, stage
+	}
+	message := fmt.Sprintf("no more attempts: emitter.max_attempts = %d", c.cfg.MaxAttempts)
+	t, version := c.task(g), g.envVersion()
+	for i := from; i < to; i++ {
+		trace := schedule.Ended(&t, i, r.Attempt, version, stage, "attempts", message)
+		trace.GroupRun = run
+		out.Emit(pipeline.TopicTraces, trace)
+	}
+}
+
+// envVersion is the version of the environment's server; empty while none has been heard of.
+func (g *group) envVersion() string {
+	if g.env.Info == nil {
+		return ""
+	}
+	return g.env.Info.Version
 }
 
 // expire ends the groups that have been open for too long.
@@ -162,10 +192,7 @@ func (c *Core) cancel(out *pipeline.Out) {
 // end writes an errored trace for each of a group's rollouts, once. The group stays open until its outcome comes.
 func (c *Core) end(g *group, errorType, message string, out *pipeline.Out) {
 	g.ended = true
-	t, version := c.task(g), ""
-	if g.env.Info != nil {
-		version = g.env.Info.Version
-	}
+	t, version := c.task(g), g.envVersion()
 	for i := range g.size {
 		number := g.attempt(i)
 		if g.whole {

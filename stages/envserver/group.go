@@ -82,7 +82,7 @@ func (r *rollout) guarded(ctx context.Context) (err error) {
 func (p *player) scoreGroup(ctx context.Context, scorer env.GroupScorer, rollouts []*rollout) error {
 	group := make([]env.Rollout, len(rollouts))
 	for i, r := range rollouts {
-		group[i] = env.Rollout{Messages: r.talk.messages, Score: r.score}
+		group[i] = env.Rollout{Messages: r.talk.messages, Prompt: r.talk.replies[0].node, Score: r.score}
 	}
 	e := newEpisode(p.envTimeout)
 	defer e.close()

@@ -32,7 +32,8 @@ func (f *stepFigures) countRollouts(samples []schemas.Sample) {
 //
 //	reward {env}              mean reward of all rollouts decided since the last step, whatever became of them
 //	groups {fate}             groups decided since the last step
-//	monitored {filter}        samples of those that the filter would have taken if it did not only monitor
+//	monitored {filter}        samples of those that the filter took: all where it only monitors, else those of groups that
+//	                          are trained
 //	fate_rollouts {env, fate} rollouts decided since the last step, of fate packed or stale: dropping the stale leans
 //	                          towards what is quick, and these three say how far
 //	fate_tokens {env, fate}   mean tokens of those that came to their end

@@ -41,7 +41,7 @@ func (s *state) bytes() ([]byte, error) {
 type tally struct {
 	Fates     map[string]int64
 	Rewards   map[string]mean  // by environment
-	Monitored map[string]int64 // samples that monitoring filters took, by filter
+	Monitored map[string]int64 // SampleGroup.monitored, by filter
 	Packed    map[string]kind  // rollouts that were packed, by environment
 	Stale     map[string]kind  // rollouts that went stale, by environment
 }

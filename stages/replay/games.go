@@ -17,21 +17,25 @@ type Games struct {
 	Reward   float64
 }
 
-// GamesOf reads the tasks of traces or eval_traces, by environment.
-func GamesOf(ctx context.Context, src Source, topic string, selected Selection, show Progress) (map[string]*Games, error) {
+// GamesOf reads the tasks of traces or eval_traces, by environment; refused is the number of traces that cannot be read.
+func GamesOf(ctx context.Context, src Source, topic string, selected Selection, show Progress) (all map[string]*Games, refused int64, err error) {
 	if topic != pipeline.TopicTraces && topic != pipeline.TopicEvalTraces {
-		return nil, fmt.Errorf("tasks of topic %q: %s or %s", topic, pipeline.TopicTraces, pipeline.TopicEvalTraces)
+		return nil, 0, fmt.Errorf("tasks of topic %q: %s or %s", topic, pipeline.TopicTraces, pipeline.TopicEvalTraces)
 	}
 	type key struct {
 		env  string
 		game eval.Game
 	}
-	all, seen := map[string]*Games{}, map[key]bool{}
-	err := each(ctx, src, topic, newMeter(show, "reading "+topic, offsets(src.Spans(topic))), func(rec Record) error {
+	all = map[string]*Games{}
+	seen := map[key]bool{}
+	err = each(ctx, src, topic, newMeter(show, "reading "+topic, offsets(src.Spans(topic))), func(rec Record) error {
 		if !selected.record(rec.Offset, rec.Time) {
 			return nil
 		}
 		t, ok, err := decode[*schemas.Trace](ctx, rec)
+		if err == nil && !ok {
+			refused++
+		}
 		if !ok || !selected.trace(t) {
 			return err
 		}
@@ -52,7 +56,7 @@ func GamesOf(ctx context.Context, src Source, topic string, selected Selection, 
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read the recorded tasks: %w", err)
+		return nil, 0, fmt.Errorf("read the recorded tasks: %w", err)
 	}
-	return all, nil
+	return all, refused, nil
 }

@@ -13,13 +13,13 @@ import (
 type groups interface {
 	// take gives the group of a turn; nil where it is undecided.
 	take(ctx context.Context, t turn) (*schemas.SampleGroup, error)
-	// left is the number of records that were refused, and of groups that were read and not taken.
-	left() (refused int64, ahead int)
+	// left is the number of records that were refused, and of traces that failed as they were given new rewards.
+	left() (refused int64, lost map[string]int64)
 	close()
 }
 
 func (r *replayer) openGroups() (groups, error) {
-	w := waiting{wanted: map[int64]bool{}, ahead: map[int64]*schemas.SampleGroup{}}
+	w := waiting{wanted: map[int64]bool{}, ahead: map[int64]*schemas.SampleGroup{}, lost: map[string]int64{}}
 	for _, t := range r.rec.turns {
 		w.wanted[t.group] = true
 	}
@@ -45,6 +45,7 @@ type waiting struct {
 	wanted map[int64]bool // that are to come
 	ahead  map[int64]*schemas.SampleGroup
 	bad    int64
+	lost   map[string]int64
 }
 
 // keep takes a group that is to come; any other has come, or is not selected.
@@ -63,7 +64,7 @@ func (w *waiting) give(group int64) (*schemas.SampleGroup, bool) {
 	return g, ok
 }
 
-func (w *waiting) left() (refused int64, ahead int) { return w.bad, len(w.ahead) }
+func (w *waiting) left() (refused int64, lost map[string]int64) { return w.bad, w.lost }
 
 // maxAhead bounds the groups of a partition that wait for their turn. Under the recorded configuration none does: a group
 // is decided by the trace that decided it then. Under one that decides some earlier than was done, or never, others wait.
@@ -154,7 +155,11 @@ func (s *scoredGroups) rescore(ctx context.Context, t *schemas.Trace) (*schemas.
 	if err != nil {
 		return nil, err
 	}
-	return r.Rescore(ctx, t)
+	again, err := r.Rescore(ctx, t)
+	if err == nil && lost(t, again) {
+		s.lost[again.Errors[0].Type]++
+	}
+	return again, err
 }
 
 func (s *scoredGroups) close() {
@@ -184,7 +189,8 @@ func (s *recordedGroups) take(ctx context.Context, t turn) (*schemas.SampleGroup
 		if err != nil || !ok {
 			return nil, err
 		}
-		if _, id, known := pipeline.GroupOfKey(rec.Key); known && !s.wanted[id] {
+		_, id, known := pipeline.GroupOfKey(rec.Key)
+		if known && !s.wanted[id] {
 			continue
 		}
 		g, ok, err := decode[*schemas.SampleGroup](ctx, rec)
@@ -193,7 +199,10 @@ func (s *recordedGroups) take(ctx context.Context, t turn) (*schemas.SampleGroup
 		}
 		if !ok {
 			s.bad++
-			continue
+			if !known {
+				continue
+			}
+			g = standIn(id) // as the packer has it
 		}
 		s.keep(g)
 	}

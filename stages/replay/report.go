@@ -48,6 +48,9 @@ func (c *Comparison) verdict() string {
 	if c.Refused > 0 {
 		fmt.Fprintf(&b, "%s recorded traces cannot be read or scored and are passed over.\n", count(c.Refused))
 	}
+	for _, why := range slices.Sorted(maps.Keys(c.Lost)) {
+		fmt.Fprintf(&b, "%s traces that %s have failed (%s).\n", count(c.Lost[why]), lostWords[why], why)
+	}
 	if n := c.Recomputed.Groups[undecided]; n > 0 {
 		fmt.Fprintf(&b, "%s groups would have waited for rollouts that were not recorded and are left out (undecided).\n", count(n))
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -45,11 +46,21 @@ func decode[T schemas.Record](ctx context.Context, r Record) (v T, ok bool, err 
 	return v, ok && err == nil, nil
 }
 
-// topicsRead are those a replay may read. A record leads to those of the topics before its own, so the ends of a run that
+// topicsRead are those that a replay can read. A record leads to those of the topics before its own, so the ends of a run that
 // goes on are looked up in this order: what is seen of a topic has its cause in what is seen of the later ones.
 var topicsRead = []string{
-	pipeline.TopicEvals, pipeline.TopicPolicies, pipeline.TopicBatches, pipeline.TopicOutcomes, pipeline.TopicSamples,
+	pipeline.TopicPolicies, pipeline.TopicBatches, pipeline.TopicOutcomes, pipeline.TopicSamples,
 	pipeline.TopicTraces, pipeline.TopicEvalTraces,
+}
+
+// inOrder are the topics of topicsRead, in its order, that are among some.
+func inOrder(topics []string) (read []string) {
+	for _, topic := range topicsRead {
+		if slices.Contains(topics, topic) {
+			read = append(read, topic)
+		}
+	}
+	return read
 }
 
 type topicSource struct {
@@ -57,13 +68,15 @@ type topicSource struct {
 	spans pipeline.Spans
 }
 
-// FromTopics reads the committed records of a run's topics. It is an error where records have been deleted.
-func FromTopics(ctx context.Context, rt *pipeline.Runtime) (Source, error) {
-	spans, err := rt.Spans(ctx, true, topicsRead...)
+// FromTopics reads the committed records of some of a run's topics. It is an error where records of these have been
+// deleted.
+func FromTopics(ctx context.Context, rt *pipeline.Runtime, topics ...string) (Source, error) {
+	topics = inOrder(topics)
+	spans, err := rt.Spans(ctx, true, topics...)
 	if err != nil {
 		return nil, fmt.Errorf("replay run %s: %w", rt.Run.Name, err)
 	}
-	for _, topic := range topicsRead {
+	for _, topic := range topics {
 		for p, s := range spans[topic] {
 			if s.Start > 0 {
 				return nil, fmt.Errorf("replay run %s: %s/%d starts at offset %d, the records before were deleted; the Parquet files may still have them (--source parquet)", rt.Run.Name, topic, p, s.Start)
@@ -105,10 +118,10 @@ type fileSource struct {
 	topics map[string]*sink.Files
 }
 
-// FromParquet reads the files that the run's sink has written below dir, and the run's blob store.
-func FromParquet(rt *pipeline.Runtime, dir string) (Source, error) {
+// FromParquet reads the files of some topics that the run's sink has written below dir, and the run's blob store.
+func FromParquet(rt *pipeline.Runtime, dir string, topics ...string) (Source, error) {
 	s := fileSource{rt, map[string]*sink.Files{}}
-	for _, topic := range topicsRead {
+	for _, topic := range inOrder(topics) {
 		f, err := sink.OpenFiles(dir, topic)
 		if err != nil {
 			return nil, fmt.Errorf("replay run %s: %w", rt.Run.Name, err)
@@ -118,7 +131,12 @@ func FromParquet(rt *pipeline.Runtime, dir string) (Source, error) {
 	return s, nil
 }
 
-func (s fileSource) Spans(topic string) map[int32]pipeline.Span { return s.topics[topic].Spans }
+func (s fileSource) Spans(topic string) map[int32]pipeline.Span {
+	if f, ok := s.topics[topic]; ok {
+		return f.Spans
+	}
+	return nil
+}
 
 func (s fileSource) Read(ctx context.Context, topic string, partition int32) iter.Seq2[Record, error] {
 	spec, _ := pipeline.TopicOf(topic)

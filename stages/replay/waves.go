@@ -55,7 +55,12 @@ func (w *waves) place(ctx context.Context, r *replayer, id int64, g *schemas.Sam
 
 func (w *waves) standIn(id int64) {
 	w.absent[id] = true
-	w.pending = append(w.pending, &schemas.SampleGroup{Env: "unknown", GroupID: id, Reason: schemas.FateErrored})
+	w.pending = append(w.pending, standIn(id))
+}
+
+// standIn is what the packer gets for a group that cannot be read.
+func standIn(id int64) *schemas.SampleGroup {
+	return &schemas.SampleGroup{Env: "unknown", GroupID: id, Reason: schemas.FateErrored}
 }
 
 func (w *waves) standsIn(id int64) bool { return w != nil && w.absent[id] }

@@ -27,15 +27,21 @@ func check(t *schemas.Trace, teacher bool) error {
 		if len(n.Mask) > 0 && n.Mask[0] == 1 && (n.Parent < 0 || !begun[n.Parent]) {
 			return fmt.Errorf("nodes.%d: the first token of a branch was sampled from nothing", i)
 		}
-		sampled := false
+		first := -1 // sampled token
 		for k, m := range n.Mask {
 			if m > 1 {
 				return fmt.Errorf("nodes.%d.mask: element %d is %d", i, k, m)
 			}
-			sampled = sampled || m == 1
+			if m == 1 && first < 0 {
+				first = k
+			}
 			if n.TokenIDs.At(k) < 0 {
 				return fmt.Errorf("nodes.%d.token_ids: element %d is %d", i, k, n.TokenIDs.At(k))
 			}
+		}
+		sampled := first >= 0
+		if sampled && t.Policy == "" && (len(n.Versions) == 0 || n.Versions[0].Offset > first) {
+			return fmt.Errorf("nodes.%d.versions: token %d was sampled by no version, so it could never be too old", i, first)
 		}
 		if temperature := float32(n.Temperature); sampled && !(temperature > 0 && temperature <= math.MaxFloat32) {
 			return fmt.Errorf("nodes.%d: tokens sampled at temperature %v cannot be trained on", i, n.Temperature)

@@ -96,16 +96,22 @@ func (s Settings) Needs() advantage.Needs {
 
 // Validate checks the section and every override, and holds them to the run.
 func Validate(run pipeline.RunConfig, cfg Config) error {
+	_, err := rulesFor(run, cfg)
+	return err
+}
+
+// rulesFor are the rules of a valid section.
+func rulesFor(run pipeline.RunConfig, cfg Config) (map[string]*rules, error) {
 	all, err := cfg.rules()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, env := range slices.Sorted(maps.Keys(all)) {
 		if all[env].needs.Order && run.TracePartitions != 1 {
-			return fmt.Errorf("run.trace_partitions = %d: advantage = %q (%s) keeps a moving average, which needs one order of all groups: set it to 1", run.TracePartitions, all[env].Advantage, section(env))
+			return nil, fmt.Errorf("run.trace_partitions = %d: advantage = %q (%s) keeps a moving average, which needs one order of all groups: set it to 1", run.TracePartitions, all[env].Advantage, section(env))
 		}
 	}
-	return nil
+	return all, nil
 }
 
 func section(env string) string {

@@ -19,7 +19,8 @@ type group struct {
 	attempts []attempt
 	// broken ends the group: traces disagree about what it is.
 	broken *schemas.Trace
-	// over is the fate of the first rollout that timed out, was cancelled or turned stale: nothing is asked for any more.
+	// over is the fate of the first rollout that timed out, was cancelled, or turned stale without a trace that stands for
+	// it: nothing is asked for any more.
 	over string
 	// asked is, by rollout index, the newest attempt that was asked for.
 	asked map[int]int
@@ -49,10 +50,14 @@ func (g *group) add(t *schemas.Trace) (second bool) {
 		g.attempts = append(g.attempts, attempt{t.GroupRun, map[int]*schemas.Trace{}})
 	}
 	known := g.attempts[i].traces[t.RolloutIndex]
+	good := known != nil && !failed(known)
 	if known == nil || failed(known) && (!failed(t) || t.Attempt > known.Attempt) {
 		g.attempts[i].traces[t.RolloutIndex] = t
 	}
-	if f := fate(t); f != "" && f != schemas.FateErrored && g.over == "" {
+	switch f := fate(t); {
+	case g.over != "" || f == "" || f == schemas.FateErrored:
+	case f == schemas.FateStale && good: // it was run twice, and this run was the slower
+	default:
 		g.over = f
 	}
 	return known != nil && known.Attempt == t.Attempt

@@ -2,6 +2,7 @@ package scorer
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/prl-project/prl/schemas"
 )
@@ -47,7 +48,7 @@ func (g *group) missing(t *schemas.Trace, maxAttempts int) *schemas.Request {
 	if !failed(t) || g.over != "" || g.broken != nil || t.Attempt < g.asked[i] || t.Attempt >= maxAttempts {
 		return nil
 	}
-	if i != whole && !failed(g.unnamed()[i]) {
+	if slices.ContainsFunc(g.attempts, func(a attempt) bool { return a.run == t.GroupRun && !failed(a.traces[t.RolloutIndex]) }) {
 		return nil
 	}
 	if g.asked == nil {

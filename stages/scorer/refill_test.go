@@ -92,6 +92,12 @@ func TestPartial(t *testing.T) {
 			`refill 0/1 attempt 1 for 1; group 0 "timed_out" 0 samples: timed_out.0 errored.0 timed_out.0`},
 		{"stale", Refill, 2, []*schemas.Trace{fails(0, 0, "stale"), fails(1, 0, "model"), fine(2)},
 			`group 0 "stale" 0 samples: stale.0 errored.0 stale.0`},
+		{"stale beside a trace without error", Refill, 2, []*schemas.Trace{fine(0), fails(0, 0, "stale"), fails(1, 0, "model"), fine(2), tried(1, fine(1))},
+			`refill 0/1 attempt 1 for 1; group 0 "" 2 samples: .0 filtered.1 .0`},
+		{"a deadline beside a trace without error", Refill, 2, []*schemas.Trace{fine(0), fails(1, 0, "model"), fails(0, 0, "timed_out"), fine(2)},
+			`refill 0/1 attempt 1 for 1; group 0 "timed_out" 0 samples: timed_out.0 errored.0 timed_out.0`},
+		{"an attempt that is refused", Refill, 2, []*schemas.Trace{fine(0), fails(1, 0, "model"), fine(2), fails(1, 1, "attempts"), fails(1, 2, "attempts")},
+			`refill 0/1 attempt 1 for 1; refill 0/1 attempt 2 for 1; group 0 "errored" 0 samples: errored.0 errored.2 errored.0`},
 		{"cancelled", Refill, 2, join(over("cancelled", 0, 0, 0), fine(0)),
 			`group 0 "cancelled" 0 samples: cancelled.0 cancelled.0 cancelled.0`},
 
@@ -147,6 +153,10 @@ func TestRefillOfRuns(t *testing.T) {
 		{"two runs of one attempt", []*schemas.Trace{fails("a", 0, 0), fine("b", 1), fails("a", 1, 0), fine("b", 0)},
 			`refill 0/-1 attempt 1 for 2; group 0 "" 2 samples: .0 .0`},
 		{"used up", []*schemas.Trace{fails("a", 0, 0), fails("a", 1, 0), fails("b", 1, 1), fails("b", 0, 1), fails("c", 0, 2), fails("c", 1, 2)},
+			`refill 0/-1 attempt 1 for 2; refill 0/-1 attempt 2 for 2; group 0 "errored" 0 samples: errored.2 errored.2`},
+		{"a late failure of a run that delivered the rollout", []*schemas.Trace{fine("a", 0), fails("a", 0, 0), fine("a", 1)},
+			`group 0 "" 2 samples: .0 .0`},
+		{"refused", []*schemas.Trace{fails("a", 0, 0), fails("a", 1, 0), fails("emitter", 0, 1), fails("emitter", 1, 1), fails("emitter", 0, 2), fails("emitter", 1, 2)},
 			`refill 0/-1 attempt 1 for 2; refill 0/-1 attempt 2 for 2; group 0 "errored" 0 samples: errored.2 errored.2`},
 		{"the deadline", []*schemas.Trace{fails("a", 0, 0), fails("a", 1, 0), tried(1, failure(0, 2, 0, "timed_out"))},
 			`refill 0/-1 attempt 1 for 2; group 0 "timed_out" 0 samples: errored.0 errored.0`},
@@ -251,5 +261,23 @@ func TestNoAttempts(t *testing.T) {
 	}
 	if r.Core.(*Core).Counts()["refills"] != 0 {
 		t.Error("a refill was counted")
+	}
+}
+
+// Requests that other settings would have made for an open group are not made: the group ends at its deadline.
+func TestOtherSettingsOfAnOpenGroup(t *testing.T) {
+	partial := Train
+	r := pipelinetest.NewRunner(t, func(state []byte) (pipeline.Core, error) {
+		return coreOf(with(func(s *Settings) { s.Partial = partial }), 1, 0)(state)
+	})
+	play(t, r, trace(0, 3, 0, 0), failure(0, 3, 1, "model"))
+	partial = Refill
+	r.Restart(t)
+	if got := play(t, r, trace(0, 3, 2, 2)); got != "" {
+		t.Errorf("%s, want nothing: rollout 1 is waited for", got)
+	}
+	got := play(t, r, failure(0, 3, 0, "timed_out"))
+	if want := `group 0 "timed_out" 0 samples: timed_out.0 errored.0 timed_out.0`; got != want {
+		t.Errorf("%s\nwant %s", got, want)
 	}
 }

@@ -220,7 +220,7 @@ func TestZeroAdvantage(t *testing.T) {
 		{"drop a group", mode(filter.Drop), equal, 0, "zero_advantage", 0},
 		{"monitor a group", mode(filter.Monitor), equal, 2, "", 2},
 		{"let a group pass", mode(filter.Off), equal, 2, "", 0},
-		{"drop one of three", mode(filter.Drop), middle, 2, "", 0},
+		{"drop one of three", mode(filter.Drop), middle, 2, "", 1},
 		{"monitor one of three", mode(filter.Monitor), middle, 3, "", 1},
 		{"drop nulls", mode(filter.Drop), null, 0, filter.NothingToTrain, 0},
 		{"nulls are not monitored", mode(filter.Monitor), null, 0, filter.NothingToTrain, 0},
@@ -248,7 +248,8 @@ func TestZeroAdvantage(t *testing.T) {
 	}
 }
 
-// The first filter that drops is the fate of a sample; all that monitor are counted, whatever others do.
+// The first filter that drops is the fate of a sample, and is counted where the group is trained; all that monitor are
+// counted, whatever others do.
 func TestFilters(t *testing.T) {
 	cut := trace(0, 3, 0, 0)
 	cut.Truncated = true
@@ -259,7 +260,7 @@ func TestFilters(t *testing.T) {
 		s.Filters.Truncated.Mode = filter.Drop
 		s.Filters.RewardRange = filter.RewardRange{Mode: filter.Drop, Min: 0.1, Max: 0.9}
 	}), traces...)
-	if len(sg.Samples) != 1 || sg.Samples[0].RolloutIndex != 1 || !reflect.DeepEqual(sg.Monitored, map[string]int64{"length": 3, "zero_advantage": 1}) {
+	if len(sg.Samples) != 1 || sg.Samples[0].RolloutIndex != 1 || !reflect.DeepEqual(sg.Monitored, map[string]int64{"length": 3, "zero_advantage": 1, "truncated": 1, "reward_range": 1}) {
 		t.Errorf("%d samples, monitored %v", len(sg.Samples), sg.Monitored)
 	}
 	if sg.Samples[0].Advantages.At(2) != 0 {
@@ -269,7 +270,7 @@ func TestFilters(t *testing.T) {
 		s.Filters.Truncated.Mode = filter.Drop
 		s.Filters.RewardRange = filter.RewardRange{Mode: filter.Drop, Min: 9, Max: 10}
 	}), traces...)
-	if sg.Reason != "filtered" || sg.Filter != "truncated" {
-		t.Errorf("reason %q, filter %q: the first sample was truncated", sg.Reason, sg.Filter)
+	if sg.Reason != "filtered" || sg.Filter != "truncated" || sg.Monitored["truncated"] != 0 {
+		t.Errorf("reason %q, filter %q, monitored %v: the first sample was truncated", sg.Reason, sg.Filter, sg.Monitored)
 	}
 }

@@ -1,13 +1,16 @@
 package scorer
 
 import (
+	"cmp"
+
 	"github.com/prl-project/prl/schemas"
 	"github.com/prl-project/prl/stages/scorer/advantage"
 	"github.com/prl-project/prl/stages/scorer/filter"
 )
 
 // score fills in the samples of a group, or the filter that left none. Rollouts that failed are no part of it; one that
-// goes on to the packer has an empty fate.
+// goes on to the packer has an empty fate. Where some are left, Monitored counts those that filters dropped as well: no
+// other record names the filter.
 //
 // A sample without a token in any loss is never sent. Whether one is sent of which every advantage and every weight is
 // zero is up to the filter zero_advantage alone.
@@ -25,7 +28,7 @@ func (r *rules) score(traces []*schemas.Trace, sg *schemas.SampleGroup, averages
 		group.Members = append(group.Members, rollouts[i].members...)
 	}
 	credits := r.algorithm.Credits(group)
-	taker := ""
+	taker, dropped := "", map[string]int64{}
 	for i, ro := range rollouts {
 		if ro == nil {
 			continue
@@ -39,13 +42,17 @@ func (r *rules) score(traces []*schemas.Trace, sg *schemas.SampleGroup, averages
 			if name := r.take(candidate, sg); name == "" {
 				sg.Samples = append(sg.Samples, *s)
 				sg.Rollouts[i].Fate = ""
-			} else if taker == "" {
-				taker = name
+			} else {
+				taker = cmp.Or(taker, name)
+				dropped[name]++
 			}
 		}
 		credits = credits[len(ro.members):]
 	}
 	if len(sg.Samples) > 0 {
+		for name, n := range dropped {
+			count(sg, name, n)
+		}
 		return
 	}
 	sg.Reason, sg.Filter = schemas.FateFiltered, taker
@@ -65,12 +72,16 @@ func (r *rules) take(s filter.Sample, sg *schemas.SampleGroup) (taker string) {
 			taker = f.Name()
 			continue
 		}
-		if sg.Monitored == nil {
-			sg.Monitored = map[string]int64{}
-		}
-		sg.Monitored[f.Name()]++
+		count(sg, f.Name(), 1)
 	}
 	return taker
+}
+
+func count(sg *schemas.SampleGroup, name string, samples int64) {
+	if sg.Monitored == nil {
+		sg.Monitored = map[string]int64{}
+	}
+	sg.Monitored[name] += samples
 }
 
 // enough reports whether a group with failed rollouts is trained without them.

@@ -17,7 +17,7 @@
 // different rollouts changes nothing), TokenExactness (samples hold the very tokens, masks and log-probabilities of the
 // traces; I7), OneRequest (an attempt is asked for once, whatever arrives twice and whenever the core is built again).
 // There is no clock here: what never comes is settled by traces that the emitter writes at the group's deadline, so a
-// trace that is refused or cannot be decoded, and a request that cannot be honoured, need no answer.
+// trace that is refused or cannot be decoded, and a request that is lost, need no answer.
 //
 // Where rae keeps averages, groups matter to those after them, so they have one order (run.trace_partitions = 1): that in
 // which they are complete in the log, or in ordered mode, where the log's order is chance, that of their ids.
@@ -42,27 +42,14 @@ type Core struct {
 	decided               idset.Set         // of group id div partitions
 	averages              advantage.Averages
 	groups                map[int64]*group
-	stats                 Stats
-}
-
-// Stats counts what leaves no record; it starts at zero with every core.
-type Stats struct {
-	// Late traces were dropped, as their group was decided.
-	Late int64
-	// Second traces are of a rollout and attempt that had one already: it was run twice, or ended by a deadline as well.
-	Second int64
-	// Refills are failed attempts that were asked for again.
-	Refills int64
+	late, second, refills int64 // Counts
 }
 
 // New gives the maker of cores for the partitions of traces. A rollout is tried again until attempt maxAttempts.
 func New(run pipeline.RunConfig, cfg Config, maxAttempts int) func(partition int32, state []byte) (pipeline.Core, error) {
 	return func(partition int32, state []byte) (pipeline.Core, error) {
-		if err := errors.Join(run.Validate(), Validate(run, cfg)); err != nil {
-			return nil, err
-		}
-		rules, err := cfg.rules()
-		if err != nil {
+		rules, err := rulesFor(run, cfg)
+		if err := errors.Join(run.Validate(), err); err != nil {
 			return nil, err
 		}
 		decided, averages, err := readState(state)
@@ -93,7 +80,7 @@ func (c *Core) Process(r pipeline.Record, out *pipeline.Out) error {
 	case t.GroupID%c.partitions != c.partition:
 		return fmt.Errorf("score %v: group %d does not belong to partition %d of %d", r.Ref, t.GroupID, c.partition, c.partitions)
 	case c.decided.Has(t.GroupID / c.partitions):
-		c.stats.Late++
+		c.late++
 		out.Finish(r.Ref)
 		return nil
 	}
@@ -108,11 +95,11 @@ func (c *Core) Process(r pipeline.Record, out *pipeline.Out) error {
 	}
 	g.refs = append(g.refs, r.Ref)
 	if g.add(t) {
-		c.stats.Second++
+		c.second++
 	}
 	if rules.Partial == Refill {
 		if request := g.missing(t, c.maxAttempts); request != nil {
-			c.stats.Refills++
+			c.refills++
 			out.Emit(pipeline.TopicRequests, request)
 		}
 	}
@@ -179,10 +166,9 @@ func (c *Core) rulesOf(env string) *rules {
 // State is what decided groups have left behind: their ids, and averages.
 func (c *Core) State() ([]byte, error) { return writeState(&c.decided, c.averages), nil }
 
-// Counts implements pipeline.Counter.
+// Counts implements pipeline.Counter: what leaves no record, since the core was made. Late traces were dropped, as their
+// group was decided; second ones are of a rollout and attempt that had one already, as it was run twice or ended by a
+// deadline as well; refills are failed attempts that were asked for again.
 func (c *Core) Counts() map[string]int64 {
-	return map[string]int64{"late": c.stats.Late, "second": c.stats.Second, "refills": c.stats.Refills}
+	return map[string]int64{"late": c.late, "second": c.second, "refills": c.refills}
 }
-
-// Stats is what the core has counted since it was made.
-func (c *Core) Stats() Stats { return c.stats }

@@ -147,12 +147,14 @@ func TestDisagreement(t *testing.T) {
 
 func TestPoison(t *testing.T) {
 	for name, spoil := range map[string]func(*schemas.Trace){
-		"eval":        func(t *schemas.Trace) { t.Eval = "held-out" },
-		"partition":   func(t *schemas.Trace) { t.GroupID = 2 },
-		"mask":        func(t *schemas.Trace) { t.Nodes[1].Mask[0] = 2 },
-		"temperature": func(t *schemas.Trace) { t.Nodes[1].Temperature = 0 },
-		"too small":   func(t *schemas.Trace) { t.Nodes[1].Temperature = 1e-60 },
-		"logprobs":    func(t *schemas.Trace) { t.Nodes[1].Logprobs = nil },
+		"eval":          func(t *schemas.Trace) { t.Eval = "held-out" },
+		"partition":     func(t *schemas.Trace) { t.GroupID = 2 },
+		"mask":          func(t *schemas.Trace) { t.Nodes[1].Mask[0] = 2 },
+		"temperature":   func(t *schemas.Trace) { t.Nodes[1].Temperature = 0 },
+		"too small":     func(t *schemas.Trace) { t.Nodes[1].Temperature = 1e-60 },
+		"logprobs":      func(t *schemas.Trace) { t.Nodes[1].Logprobs = nil },
+		"no versions":   func(t *schemas.Trace) { t.Nodes[1].Versions = nil },
+		"late versions": func(t *schemas.Trace) { t.Nodes[1].Versions = []schemas.VersionRun{run(1, 4)} },
 		"token rewards": func(t *schemas.Trace) {
 			t.Nodes[1].TokenRewards = schemas.Float32s{0, 0, 0, 0, 0, 0, 0xc0, 0x7f, 0, 0, 0, 0}
 		},
@@ -173,11 +175,22 @@ func TestPoison(t *testing.T) {
 	}
 }
 
+// Only what the live policy sampled has versions: a rollout of it without would never be too old.
+func TestVersionsAreThoseOfTheLivePolicy(t *testing.T) {
+	frozen, late := trace(0, 1, 0, 1), trace(1, 1, 0, 1)
+	frozen.Policy, frozen.Nodes[1].Versions = "teacher", nil
+	late.Nodes[1].Mask[0], late.Nodes[1].Versions = 0, []schemas.VersionRun{run(1, 4)} // from the first sampled token on
+	r := pipelinetest.NewRunner(t, newCore(1, 0))
+	if groups := feed(t, r, frozen, late); len(groups) != 2 || len(r.Poison) != 0 {
+		t.Fatalf("%d groups, %v", len(groups), r.Poison)
+	}
+}
+
 // fan has 10,000 leaves under a path of 10,000 tokens.
 func fan(t *schemas.Trace) {
 	t.Nodes = []schemas.Node{prompt(-1, 0, 10_000)}
 	for range 10_000 {
-		t.Nodes = append(t.Nodes, answer(0, 0, 2))
+		t.Nodes = append(t.Nodes, answer(0, 0, 2, run(0, 4)))
 	}
 }
 
@@ -229,7 +242,7 @@ func TestInvariant_OneSampleGroup(t *testing.T) {
 		if state, _ := r.Core.State(); len(state) > 2 {
 			t.Fatalf("%d bytes remember a run without gaps", len(state))
 		}
-		if r.Core.(*Core).Stats().Late == 0 {
+		if r.Core.(*Core).Counts()["late"] == 0 {
 			t.Fatal("nothing came late")
 		}
 	}

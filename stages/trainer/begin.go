@@ -15,16 +15,7 @@ func Origin(ctx context.Context, rt *pipeline.Runtime, version int64) (*schemas.
 	if err != nil {
 		return nil, fmt.Errorf("begin from version %d of run %s: %w", version, rt.Run.Name, err)
 	}
-	if v := published.at(version); v != nil && v.Checkpoint != nil {
-		there, err := rt.Blobs.Has(ctx, *v.Checkpoint)
-		if err != nil {
-			return nil, err
-		}
-		if !there { // clean-up keeps few
-			return nil, fmt.Errorf("begin from version %d of run %s: its checkpoint was cleaned up; %s", version, rt.Run.Name, published.kept(ctx, rt.Blobs, version))
-		}
-	}
-	return OriginAmong(published, rt.Run.Name, version)
+	return OriginAmong(ctx, rt.Blobs, published, rt.Run.Name, version)
 }
 
 // kept names the versions next to one whose checkpoint is still there.
@@ -44,8 +35,8 @@ func (h history) kept(ctx context.Context, blobs *pipeline.Blobs, version int64)
 	return left.checkpointsAround(version)
 }
 
-// OriginAmong is Origin where the versions of the run, in order and without a gap, are at hand.
-func OriginAmong(published []*schemas.PolicyVersion, run string, version int64) (*schemas.PolicyVersion, error) {
+// OriginAmong is Origin where the versions of the run, in order and without a gap, are at hand; blobs is the run's store.
+func OriginAmong(ctx context.Context, blobs *pipeline.Blobs, published []*schemas.PolicyVersion, run string, version int64) (*schemas.PolicyVersion, error) {
 	h := history(published)
 	v := h.at(version)
 	switch {
@@ -53,6 +44,13 @@ func OriginAmong(published []*schemas.PolicyVersion, run string, version int64) 
 		return nil, fmt.Errorf("begin from version %d of run %s: it %s", version, run, h)
 	case v.Checkpoint == nil:
 		return nil, fmt.Errorf("begin from version %d of run %s: it has no checkpoint to train on from; %s (trainer.checkpoint_interval makes more)", version, run, h.checkpointsAround(version))
+	}
+	there, err := blobs.Has(ctx, *v.Checkpoint)
+	if err != nil {
+		return nil, fmt.Errorf("begin from version %d of run %s: %w", version, run, err)
+	}
+	if !there { // clean-up keeps few
+		return nil, fmt.Errorf("begin from version %d of run %s: its checkpoint was cleaned up; %s", version, run, h.kept(ctx, blobs, version))
 	}
 	return v, nil
 }

@@ -121,6 +121,8 @@ type Demonstrator interface {
 type Rollout struct {
 	// Messages is the whole conversation in order, the prompt included.
 	Messages []Message
+	// Prompt is the number of messages, at the start, that the policy saw before its first reply.
+	Prompt int
 	// Score is what the episode itself said.
 	Score Score
 }

@@ -33,10 +33,10 @@ func ScoreGroup(ctx context.Context, g GroupScorer, task json.RawMessage, group 
 	return scores, nil
 }
 
-// replies are the contents of what the policy said.
+// replies are the contents of what the policy said: a prompt may have messages of its role, too.
 func (r Rollout) replies() []string {
 	var replies []string
-	for _, m := range r.Messages {
+	for _, m := range r.Messages[r.Prompt:] {
 		if m.Role == RoleAssistant {
 			replies = append(replies, m.Content)
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"strings"
 )
@@ -32,13 +33,20 @@ func Rescore(ctx context.Context, e Environment, task json.RawMessage, seed int6
 	defer func() { err = errors.Join(err, s.Close()) }()
 	said := s.Prompt()
 	tools := len(s.Tools()) > 0
+	shown := len(said)
+	if tools && said[0].Role != RoleSystem {
+		shown++ // the runner tells of them in a message of its own
+	}
 	for at := 0; at < len(messages); {
-		reply := at + slices.IndexFunc(messages[at:], func(m Message) bool { return m.Role == RoleAssistant })
-		if reply < at {
+		if at > 0 && !slices.ContainsFunc(messages[at:], func(m Message) bool { return m.Role == RoleAssistant }) {
 			break // what follows the last reply nobody saw
 		}
-		if !seen(messages[at:reply], said, tools && at == 0) {
+		reply := at + shown
+		if reply > len(messages) || !seen(messages[at:reply], said, tools && at == 0) || reply < len(messages) && messages[reply].Role != RoleAssistant {
 			return Score{}, fmt.Errorf("score %s, reply %d: %w", s.info.Name, s.Turns(), ErrDiverged)
+		}
+		if reply == len(messages) {
+			break // the policy said nothing
 		}
 		turn, err := s.Reply(ctx, messages[reply])
 		if errors.Is(err, ErrDone) {
@@ -47,12 +55,22 @@ func Rescore(ctx context.Context, e Environment, task json.RawMessage, seed int6
 		if err != nil {
 			return Score{}, err
 		}
-		said, at = turn.Messages, reply+1
+		said, shown, at = turn.Messages, len(turn.Messages), reply+1
 	}
 	if ended && !s.done {
 		return Score{}, fmt.Errorf("score %s, reply %d: %w: it goes on", s.info.Name, s.Turns(), ErrDiverged)
 	}
 	return s.Score(ctx)
+}
+
+// ScoreRecorded asks a [Rescorer] for the score of a recorded conversation, for a runner: a panic becomes a [PanicError].
+func ScoreRecorded(ctx context.Context, r Rescorer, task json.RawMessage, seed int64, messages []Message, ended bool) (score Score, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &PanicError{Value: v, Stack: string(debug.Stack())}
+		}
+	}()
+	return r.Rescore(ctx, task, seed, messages, ended)
 }
 
 // seen reports whether the policy saw what the episode says. At the start of an episode with tools the runner tells of

@@ -15,6 +15,7 @@ type counting struct {
 	Last   int
 	Tool   bool
 	Weight float64
+	Shown  bool // an example of a reply, in the prompt
 }
 
 func (counting) Info() env.Info                               { return env.Info{Name: "counting", Train: 1, MaxTurns: 10} }
@@ -32,7 +33,12 @@ type count struct {
 	said, right int
 }
 
-func (e *count) Prompt() []env.Message { return []env.Message{env.System("Count."), env.User("begin")} }
+func (e *count) Prompt() []env.Message {
+	if e.Shown {
+		return []env.Message{env.System("Count."), env.User("such as"), env.Assistant("1"), env.User("begin")}
+	}
+	return []env.Message{env.System("Count."), env.User("begin")}
+}
 
 func (e *count) Reply(_ context.Context, reply env.Message) (env.Turn, error) {
 	e.say(reply.Content)
@@ -74,6 +80,7 @@ func TestRescore(t *testing.T) {
 		return env.Message{Role: env.RoleTool, Content: text, ToolCallID: id}
 	}
 	played := []env.Message{env.System("Count."), env.User("begin"), env.Assistant("1"), env.User("after 1"), env.Assistant("3")}
+	shown := []env.Message{env.System("Count."), env.User("such as"), env.Assistant("1"), env.User("begin"), env.Assistant("1"), env.User("after 1"), env.Assistant("3")}
 	tests := []struct {
 		name     string
 		e        counting
@@ -90,6 +97,12 @@ func TestRescore(t *testing.T) {
 		{"over before", counting{Last: 1, Weight: 1}, played, false, 0, true},
 		{"another prompt", counting{Last: 2, Weight: 1}, append([]env.Message{env.System("Count!")}, played[1:]...), false, 0, true},
 		{"another answer", counting{Last: 2, Weight: 1}, []env.Message{played[0], played[1], played[2], env.User("after 7"), played[4]}, false, 0, true},
+		{"reply in the prompt", counting{Last: 2, Weight: 1, Shown: true}, shown, false, 1, false},
+		{"reply in the prompt, no other", counting{Last: 2, Weight: 1, Shown: true}, shown[:4], true, 0, false},
+		{"another reply in the prompt", counting{Last: 2, Weight: 1, Shown: true}, append([]env.Message{shown[0], shown[1], env.Assistant("2")}, shown[3:]...), false, 0, true},
+		{"no reply in the prompt any more", counting{Last: 2, Weight: 1}, shown, false, 0, true},
+		{"a longer prompt", counting{Last: 2, Weight: 1, Shown: true}, played[:3], true, 0, true},
+		{"a message too many", counting{Last: 3, Weight: 1}, []env.Message{played[0], played[1], env.User("and"), env.User("after 1"), played[4]}, true, 0, true},
 		{"tools", counting{Last: 2, Weight: 1, Tool: true}, []env.Message{
 			env.System("Count.\n\nTools: Say"), env.User("begin"), call("a", "Say", `{"n":"1"}`), answer("a", "heard"), call("b", "Say", `{"n":"2"}`),
 		}, false, 2, false},

@@ -125,6 +125,12 @@ func TestScoreGroup(t *testing.T) {
 	if err != nil || scores[0].Stop != "won" || scores[1].Stop != "best" {
 		t.Errorf("%+v, %v", scores, err)
 	}
+	shown := []Rollout{{Messages: []Message{User("?"), Assistant("an example"), User("?"), Assistant("a")}, Prompt: 3}}
+	if _, err := ScoreGroup(context.Background(), groupScorer(func([]Rollout) ([]Score, error) {
+		return []Score{{CharRewards: []CharRewards{{1, 2}}}}, nil
+	}), nil, shown); err != nil {
+		t.Errorf("a prompt with a message of the policy's role: %v", err)
+	}
 	for name, g := range map[string]groupScorer{
 		"fails":     func([]Rollout) ([]Score, error) { return nil, errors.New("no judge") },
 		"too few":   func([]Rollout) ([]Score, error) { return make([]Score, 1), nil },

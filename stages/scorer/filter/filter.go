@@ -49,7 +49,7 @@ type Filter interface {
 type Mode string
 
 const (
-	// Drop leaves the sample out.
+	// Drop leaves the sample out, and counts it where others of its group are trained (SampleGroup.monitored).
 	Drop Mode = "drop"
 	// Monitor counts it (SampleGroup.monitored) and trains on it.
 	Monitor Mode = "monitor"
