@@ -409,7 +409,7 @@ func TestGrowth(t *testing.T) {
 			read[s.Name] = counts
 		}
 	}
-	const inFlight = 100
+	const inFlight = 1000 // and whole batches of records: a place in a topic is found by its batch, and those are as large as it happens
 	for stage, counts := range read {
 		if more := counts[1] - counts[0]; more > versions[1]-versions[0]+inFlight {
 			t.Errorf("%s reads %d records at a start, and %d when the run is eight times as old", stage, counts[0], counts[1])
