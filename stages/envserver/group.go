@@ -82,7 +82,10 @@ func (r *rollout) guarded(ctx context.Context) (err error) {
 func (p *player) scoreGroup(ctx context.Context, scorer env.GroupScorer, rollouts []*rollout) error {
 	group := make([]env.Rollout, len(rollouts))
 	for i, r := range rollouts {
-		group[i] = env.Rollout{Messages: r.talk.messages, Prompt: r.talk.replies[0].node, Score: r.score}
+		group[i] = env.Rollout{Messages: r.talk.messages, Prompt: len(r.talk.messages), Score: r.score}
+		if len(r.talk.replies) > 0 {
+			group[i].Prompt = r.talk.replies[0].node
+		}
 	}
 	e := newEpisode(p.envTimeout)
 	defer e.close()

@@ -34,7 +34,7 @@ func Rescore(ctx context.Context, e Environment, task json.RawMessage, seed int6
 	said := s.Prompt()
 	tools := len(s.Tools()) > 0
 	shown := len(said)
-	if tools && said[0].Role != RoleSystem {
+	if tools && len(messages) > 0 && messages[0].Role == RoleSystem && (len(said) == 0 || said[0].Role != RoleSystem) {
 		shown++ // the runner tells of them in a message of its own
 	}
 	for at := 0; at < len(messages); {
