@@ -54,7 +54,7 @@ func (s *Server) oldestTask(ctx context.Context, env string) (time.Time, error) 
 	}
 	defer cl.Close()
 	for len(starts) > 0 {
-		fetches := cl.PollRecords(ctx, 100)
+		fetches := cl.PollRecords(ctx, 1) // the first of a partition is enough
 		if err := fetches.Err(); err != nil {
 			return oldest, err
 		}
