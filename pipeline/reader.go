@@ -10,6 +10,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/prl-project/prl/schemas"
 )
 
 // maxGap is how many records that are not wanted are read over rather than sought over.
@@ -106,6 +108,41 @@ func (rt *Runtime) newestState(ctx context.Context, stage, topic string, partiti
 		return nil
 	})
 	return at, found, any, err
+}
+
+// errEnough ends a reading of which no more is wanted.
+var errEnough = errors.New("no more is wanted")
+
+// States calls visit with the committed state records of a stage that are left, in order, until it wants no more. What
+// cannot be read is passed over, but for records of a schema that a newer version of prl may know.
+func (rt *Runtime) States(ctx context.Context, stage string, visit func(*schemas.StageState) (more bool, err error)) error {
+	spans, err := rt.Spans(ctx, true, TopicState)
+	if err != nil {
+		return err
+	}
+	p := statePartition(stage)
+	err = rt.ReadSpans(ctx, true, Spans{TopicState: {p: spans[TopicState][p]}}, func(r *kgo.Record) error {
+		if r.Attrs.IsControl() {
+			return nil
+		}
+		v, err := rt.DecodeValue(ctx, r.Value)
+		if errors.Is(err, ErrTransient) || errors.Is(err, schemas.ErrUnknownSchema) {
+			return fmt.Errorf("read the state of the stage %s: %w", stage, err)
+		}
+		s, ok := v.(*schemas.StageState)
+		if err != nil || !ok || s.Stage != stage {
+			return nil
+		}
+		more, err := visit(s)
+		if err == nil && !more {
+			err = errEnough
+		}
+		return err
+	})
+	if errors.Is(err, errEnough) {
+		return nil
+	}
+	return err
 }
 
 // endOfTransaction reads a transaction's marker; end is false for a record of any other kind.

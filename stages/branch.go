@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/schemas"
@@ -74,43 +71,21 @@ func (o *Origin) Read(ctx context.Context, a *App) (err error) {
 	return err
 }
 
-var errBehind = errors.New("behind the place looked for")
-
 // stateBefore is the last state of a stage's first partition of which before is true, or, where compaction has taken those,
 // the first that is left; nil where there is none.
 func (a *App) stateBefore(ctx context.Context, stage string, before func(state []byte) (bool, error)) (state []byte, found bool, err error) {
-	spans, err := a.Runtime.Spans(ctx, true, pipeline.TopicState)
-	if err != nil {
-		return nil, false, err
-	}
-	p := int32(slices.Index(pipeline.StateStages, stage))
-	own := pipeline.Spans{pipeline.TopicState: {p: spans[pipeline.TopicState][p]}}
-	err = a.Runtime.ReadSpans(ctx, true, own, func(r *kgo.Record) error {
-		if r.Attrs.IsControl() {
-			return nil
-		}
-		v, err := a.Runtime.DecodeValue(ctx, r.Value)
-		if errors.Is(err, pipeline.ErrTransient) || errors.Is(err, schemas.ErrUnknownSchema) {
-			return fmt.Errorf("read the %s's state: %w", stage, err)
-		}
-		s, ok := v.(*schemas.StageState)
-		if err != nil || !ok || s.Stage != stage || s.Partition != 0 || len(s.Core) == 0 {
-			return nil
+	err = a.Runtime.States(ctx, stage, func(s *schemas.StageState) (more bool, err error) {
+		if s.Partition != 0 || len(s.Core) == 0 {
+			return true, nil
 		}
 		earlier, err := before(s.Core)
-		switch {
-		case err != nil:
-			return err
-		case !earlier && state != nil:
-			return errBehind
+		if err != nil || !earlier && state != nil {
+			return false, err
 		}
 		state, found = s.Core, earlier
-		return nil
+		return true, nil
 	})
-	if err != nil && !errors.Is(err, errBehind) {
-		return nil, false, err
-	}
-	return state, found || state == nil, nil
+	return state, found || state == nil, err
 }
 
 // Begun reports whether the app's run has begun at the origin. That it has begun otherwise is an error.
