@@ -13,7 +13,7 @@ TORCH := .cache/torch
 # One that has died and is not buried yet is called otherwise.
 KAFKA_RUNS = ps -p "$$(cat $(KAFKA)/pid 2>/dev/null || echo 0)" -o comm= 2>/dev/null | grep -q 'prl-kafka$$'
 
-.PHONY: help build run test race fuzz bench lint generate chaos kafka kafka-stop python torch
+.PHONY: help build run test race fuzz bench lint generate chaos kafka kafka-stop python torch bench-gpu
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,11 +48,12 @@ lint: ## gofmt, vet, staticcheck
 	@go vet ./...
 	@go run $(STATICCHECK) ./...
 
-generate: ## Go types from the Avro schemas, what the README repeats, the table of ACLs
+generate: ## Go types from the Avro schemas, what READMEs repeat, the table of ACLs
 	@go generate ./schemas
 	@go test ./stages -run 'TestREADME|TestACLs' -update
+	@go test -p 1 ./stages/envserver/envs/*/ -run Table -update
 
-python: $(PYTHON)/installed ## the Python clients that tests hold prl against, in .cache/python; needs Python 3.9 or newer
+python: $(PYTHON)/installed ## the Python clients that tests hold prl against, in .cache/python; needs Python 3.10 or newer
 
 $(PYTHON)/installed: pipeline/interop/requirements.txt
 	@python3 -m venv --clear $(PYTHON)
@@ -79,3 +80,6 @@ $(TORCH)/installed: stages/trainer/torch/pyproject.toml stages/trainer/torch/ins
 	@python3 -m venv --clear $(TORCH)
 	@$(TORCH)/bin/python stages/trainer/torch/install.py
 	@touch $@
+
+bench-gpu: torch ## how fast the torch learner trains a model of Qwen3-0.6B's shape on a GPU; without one a tiny model on the CPU
+	@PYTHONPATH=stages/trainer/torch $(TORCH)/bin/python -m prl_torch.bench $(BENCH)

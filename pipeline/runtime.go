@@ -35,6 +35,7 @@ type Runtime struct {
 	Instance string      // name that survives restarts
 	Leave    bool        // a stop gives the partitions up for good
 	Blobs    *Blobs
+	Scratch  string // folder for files in the making, on the disk of the blobs where they are on one
 	Log      *slog.Logger
 	Metrics  *Metrics
 	Registry prometheus.Registerer // for metrics of a stage's own

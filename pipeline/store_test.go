@@ -17,7 +17,7 @@ import (
 	"github.com/prl-project/prl/schemas"
 )
 
-// disk is a blob store in memory that can be full or slow.
+// disk is a blob store in memory that can be full or slow, and whose reads can break.
 type disk struct {
 	driver.Bucket
 	mu    sync.Mutex
@@ -25,6 +25,7 @@ type disk struct {
 	full  bool
 	slow  time.Duration // of every write
 	wrote int
+	reads func(offset int64, r io.Reader) io.Reader // what is read of a range instead of r; nil for r
 }
 
 func (d *disk) fill(full bool) {
@@ -50,40 +51,58 @@ func (d *disk) ErrorCode(err error) gcerrors.ErrorCode {
 }
 
 func (d *disk) Attributes(_ context.Context, key string) (*driver.Attributes, error) {
-	return &driver.Attributes{ModTime: time.Now()}, nil
-}
-
-type reading struct {
-	*bytes.Reader
-}
-
-func (reading) Close() error { return nil }
-func (reading) As(any) bool  { return false }
-func (r reading) Attributes() *driver.ReaderAttributes {
-	return &driver.ReaderAttributes{Size: r.Size(), ModTime: time.Now()}
-}
-
-func (d *disk) NewRangeReader(_ context.Context, key string, _, _ int64, _ *driver.ReaderOptions) (driver.Reader, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	b, ok := d.blobs[key]
 	if !ok {
 		return nil, io.ErrUnexpectedEOF
 	}
-	return reading{bytes.NewReader(b)}, nil
+	return &driver.Attributes{ModTime: time.Now(), Size: int64(len(b))}, nil
+}
+
+type reading struct {
+	io.Reader
+	size int
+}
+
+func (reading) Close() error { return nil }
+func (reading) As(any) bool  { return false }
+func (r reading) Attributes() *driver.ReaderAttributes {
+	return &driver.ReaderAttributes{Size: int64(r.size), ModTime: time.Now()}
+}
+
+func (d *disk) NewRangeReader(_ context.Context, key string, offset, length int64, _ *driver.ReaderOptions) (driver.Reader, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	b, ok := d.blobs[key]
+	if !ok {
+		return nil, io.ErrUnexpectedEOF
+	}
+	if length < 0 {
+		length = int64(len(b)) - offset
+	}
+	var r io.Reader = io.NewSectionReader(bytes.NewReader(b), offset, length)
+	if d.reads != nil {
+		r = d.reads(offset, r)
+	}
+	return reading{r, len(b)}, nil
 }
 
 type writing struct {
 	bytes.Buffer
+	ctx  context.Context
 	disk *disk
 	key  string
 }
 
-func (d *disk) NewTypedWriter(_ context.Context, key, _ string, _ *driver.WriterOptions) (driver.Writer, error) {
-	return &writing{disk: d, key: key}, nil
+func (d *disk) NewTypedWriter(ctx context.Context, key, _ string, _ *driver.WriterOptions) (driver.Writer, error) {
+	return &writing{ctx: ctx, disk: d, key: key}, nil
 }
 
 func (w *writing) Close() error {
+	if err := w.ctx.Err(); err != nil {
+		return err
+	}
 	d := w.disk
 	d.mu.Lock()
 	slow := d.slow
@@ -104,7 +123,7 @@ func onDisk(t *testing.T) (*Runtime, *disk) {
 	t.Helper()
 	rt, _ := testRuntime(t)
 	d := &disk{blobs: map[string][]byte{}}
-	rt.Blobs = &Blobs{bucket: blob.NewBucket(d)}
+	rt.Blobs = newBlobs(blob.NewBucket(d), "")
 	rt.Health = &Health{}
 	return rt, d
 }

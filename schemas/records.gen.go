@@ -466,11 +466,11 @@ type PolicyVersion struct {
 	Version int64 `avro:"version"`
 	// Step: the step that made it; 0 for version 0
 	Step int64 `avro:"step"`
-	// Kind: full, delta or lora
+	// Kind: what weights holds: full, the whole safetensors file; delta, those of its tensors that are not bit for bit as in the weights that base_sha256 names; lora, an adapter for those, with peft's names of tensors and its configuration under adapter_config in the metadata
 	Kind string `avro:"kind"`
-	// BaseSHA256: of the weights a delta or adapter applies to; empty for full
+	// BaseSHA256: SHA-256 of the whole weights that a delta or an adapter applies to: the full_sha256 of an earlier version of the run that is a delta, or the weights.sha256 of one that is full; at most 100 deltas follow each other. Empty for full
 	BaseSHA256 string `avro:"base_sha256"`
-	// Weights: safetensors
+	// Weights: safetensors; its sha256 is that of these bytes, as they are stored
 	Weights BlobRef `avro:"weights"`
 	// Config: Hugging Face config.json
 	Config BlobRef `avro:"config"`
@@ -487,6 +487,8 @@ type PolicyVersion struct {
 	Metrics map[string]float64 `avro:"metrics"`
 	// FromRun: the run whose version of this number it is, where this run began from it; empty otherwise
 	FromRun string `avro:"from_run"`
+	// FullSHA256: SHA-256 of the whole weights, as the file that the version would name if it were full: what a delta gives when its tensors take their places in the bytes of its base. Nothing serves or trains a delta whose result is another. Empty for full, where it is weights.sha256, and for lora, whose weights are nowhere whole
+	FullSHA256 string `avro:"full_sha256"`
 }
 
 func (r *PolicyVersion) native() map[string]any {
@@ -504,6 +506,7 @@ func (r *PolicyVersion) native() map[string]any {
 		"skipped":      r.Skipped,
 		"metrics":      mapOf(r.Metrics, func(v *float64) any { return *v }),
 		"from_run":     r.FromRun,
+		"full_sha256":  r.FullSHA256,
 	}
 }
 
@@ -521,6 +524,7 @@ func (r *PolicyVersion) fromNative(m map[string]any) {
 	r.Skipped = asBool(m["skipped"])
 	r.Metrics = toMap(m["metrics"], func(v *float64, n any) { *v = asDouble(n) })
 	r.FromRun = asString(m["from_run"])
+	r.FullSHA256 = asString(m["full_sha256"])
 }
 
 // Request asks the emitter for training tasks; it is named by (group, index, attempt) or (step, wave).
@@ -919,6 +923,8 @@ type Node struct {
 	Agent string `avro:"agent"`
 	// Reward: at a leaf, the reward of its branch; null where that of the rollout holds
 	Reward *float64 `avro:"reward"`
+	// Reasoning: what the policy reasoned before its content, where its format keeps that apart; its tokens are among the node's, and the environment does not see it
+	Reasoning string `avro:"reasoning"`
 }
 
 func (r *Node) native() map[string]any {
@@ -940,6 +946,7 @@ func (r *Node) native() map[string]any {
 		"body_to":       r.BodyTo,
 		"agent":         r.Agent,
 		"reward":        optionOf("double", r.Reward, func(v *float64) any { return *v }),
+		"reasoning":     r.Reasoning,
 	}
 }
 
@@ -961,6 +968,7 @@ func (r *Node) fromNative(m map[string]any) {
 	r.BodyTo = asInt(m["body_to"])
 	r.Agent = asString(m["agent"])
 	r.Reward = toOption(m["reward"], func(v *float64, n any) { *v = asDouble(n) })
+	r.Reasoning = asString(m["reasoning"])
 }
 
 func (r *Node) tensors(path string, visit func(path string, data *[]byte)) {

@@ -197,10 +197,13 @@ func (r *Request) Validate() error {
 	return nil
 }
 
-// Validate checks that the weights are named.
+// Validate checks that the weights are named, and those that they apply to.
 func (r *PolicyVersion) Validate() error {
 	if r.Version < 0 || r.Weights.SHA256 == "" || r.Weights.URI == "" {
 		return fmt.Errorf("version %d names weights %q with SHA-256 %q", r.Version, r.Weights.URI, r.Weights.SHA256)
+	}
+	if based := r.Kind == KindDelta || r.Kind == KindLoRA; based && r.BaseSHA256 == "" || r.Kind == KindDelta && r.FullSHA256 == "" {
+		return fmt.Errorf("version %d is a %s with the base %q and gives %q: a SHA-256 is missing", r.Version, r.Kind, r.BaseSHA256, r.FullSHA256)
 	}
 	return nil
 }

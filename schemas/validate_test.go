@@ -157,6 +157,9 @@ func TestValidate_Coordinates(t *testing.T) {
 		{"negative version", func(r *PolicyVersion) { r.Version = -1 }, "version -1"},
 		{"no hash", func(r *PolicyVersion) { r.Weights.SHA256 = "" }, "SHA-256"},
 		{"no URI", func(r *PolicyVersion) { r.Weights.URI = "" }, "weights"},
+		{"a delta of nothing", func(r *PolicyVersion) { r.Kind, r.FullSHA256 = KindDelta, "f" }, "SHA-256 is missing"},
+		{"a delta that gives nothing", func(r *PolicyVersion) { r.Kind, r.BaseSHA256 = KindDelta, "b" }, "SHA-256 is missing"},
+		{"an adapter of nothing", func(r *PolicyVersion) { r.Kind = KindLoRA }, "SHA-256 is missing"},
 	})
 	holds(t, func() *StageState { return &StageState{Stage: "scorer", Topic: "traces", NextOffset: 3, LowOffset: 3} }, []broken[*StageState]{
 		{"no stage", func(r *StageState) { r.Stage = "" }, "stage"},

@@ -38,6 +38,22 @@ func FrozenPolicy(recorded string) string {
 	return name
 }
 
+// Kinds of a PolicyVersion.
+const (
+	KindFull  = "full"  // the whole weights
+	KindDelta = "delta" // the tensors that changed
+	KindLoRA  = "lora"  // an adapter
+)
+
+// WeightsSHA256 names the weights that a version stands for, however they are published: the SHA-256 of the whole weights,
+// which is the same for a full version and for a delta that gives the same bytes. An adapter is named by its own.
+func (r *PolicyVersion) WeightsSHA256() string {
+	if r.Kind == KindDelta {
+		return r.FullSHA256
+	}
+	return r.Weights.SHA256
+}
+
 // Splits of an environment's tasks.
 const (
 	SplitTrain = "train"

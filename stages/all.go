@@ -71,7 +71,7 @@ func (a *App) export(ctx context.Context, version int64) (dir string, err error)
 	if _, err := os.Stat(dir); err == nil {
 		return dir, nil
 	}
-	return dir, trainer.Export(ctx, a.Runtime, version, dir)
+	return dir, trainer.Export(ctx, a.Runtime, a.Config.Model, version, dir)
 }
 
 // runStages runs the stages that are wanted until watch returns, the sink last.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -32,6 +33,8 @@ type App struct {
 	Model inference.Host
 	// measures is the eval by hand beside which nothing else of the run is done; nil for none.
 	measures *eval.ByHand
+	// closers are the environments that hold something.
+	closers []io.Closer
 	// readers are, by the name in pipeline.Topics, the stages that keep state on what they have read of a topic.
 	readers map[string][]string
 }
@@ -46,22 +49,30 @@ func NewApp(cfg *Config, brokers []string, instance string, log *slog.Logger) (*
 	if err != nil {
 		return nil, err
 	}
+	blobs.Configure(cfg.Blobs, log)
 	if cfg.Sink.Dir == "" {
 		cfg.Sink.Dir = filepath.Join(dir, "parquet")
 	}
+	cfg.EnvServer.Renderer, cfg.Inference.Renderer = cfg.Model.Renderer, cfg.Model.Renderer
 	registry, err := pipeline.NewSchemaRegistry(cfg.SchemaRegistry, log)
 	if err != nil {
 		return nil, errors.Join(err, blobs.Close())
 	}
 	reg := prometheus.NewRegistry()
 	return &App{Config: cfg, Registry: reg, readers: readers(), Runtime: &pipeline.Runtime{
-		Run: cfg.Run, Brokers: brokers, Kafka: cfg.Kafka, Instance: instance, Blobs: blobs, Schemas: registry, Log: log,
+		Run: cfg.Run, Brokers: brokers, Kafka: cfg.Kafka, Instance: instance, Blobs: blobs, Scratch: filepath.Join(dir, "scratch"), Schemas: registry, Log: log,
 		Metrics: pipeline.NewMetrics(reg), Registry: reg, Health: &pipeline.Health{},
 	}}, nil
 }
 
 // Close releases what the stages shared.
-func (a *App) Close() error { return a.Runtime.Blobs.Close() }
+func (a *App) Close() error {
+	var errs []error
+	for _, c := range a.closers {
+		errs = append(errs, c.Close())
+	}
+	return errors.Join(append(errs, a.Runtime.Blobs.Close())...)
+}
 
 // SetUp makes the run's topics or checks them, and holds the process to the settings the run began with; a run begins when
 // its topics are there. stages are those of this process, all if none is named: it asks for no more rights than they need.
@@ -103,11 +114,14 @@ func (a *App) openEnvs() (map[string]env.Environment, error) {
 	}
 	open := map[string]env.Environment{}
 	for _, name := range names {
-		e, err := envs.Open(name, strict("envs."+name+".options", a.Config.Envs[name].Options))
+		e, err := a.Config.OpenEnv(name)
 		if err != nil {
 			return nil, err
 		}
 		open[name] = e
+		if c, ok := e.(io.Closer); ok {
+			a.closers = append(a.closers, c)
+		}
 	}
 	return open, nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/prl-project/prl/stages/cleanup"
 	"github.com/prl-project/prl/stages/emitter"
 	"github.com/prl-project/prl/stages/envserver"
+	"github.com/prl-project/prl/stages/envserver/bridge"
 	"github.com/prl-project/prl/stages/eval"
 	"github.com/prl-project/prl/stages/inference"
 	"github.com/prl-project/prl/stages/packer"
@@ -47,6 +48,7 @@ type Config struct {
 	Model     trainer.ModelConfig               `toml:"model"`
 	Sink      sink.Config                       `toml:"sink"`
 	Cleanup   cleanup.Config                    `toml:"cleanup"`
+	Blobs     pipeline.BlobsConfig              `toml:"blobs"`
 }
 
 // Embedded is the broker address that means: the one in the binary.
@@ -61,6 +63,7 @@ func DefaultConfig() *Config {
 		Broker: broker.DefaultConfig(), Emitter: emitter.DefaultConfig(), EnvServer: envserver.DefaultConfig(),
 		Inference: inference.DefaultConfig(), Scorer: scorer.DefaultConfig(), Packer: packer.DefaultConfig(),
 		Trainer: trainer.DefaultConfig(), Model: trainer.DefaultModelConfig(), Sink: sink.DefaultConfig(), Cleanup: cleanup.DefaultConfig(),
+		Blobs: pipeline.DefaultBlobsConfig(),
 	}
 }
 
@@ -91,12 +94,15 @@ func (c *Config) Validate() error {
 	if c.Brokers[0] == Embedded && c.Kafka.Enabled() {
 		return fmt.Errorf("brokers = [%q] with a section [kafka]: the embedded broker has no TLS and no users; leave one of the two out", Embedded)
 	}
-	for _, section := range []interface{ Validate() error }{c.Kafka, c.SchemaRegistry, c.Broker, c.EnvServer, c.Inference, c.Packer, c.Trainer, c.Model, c.Sink, c.Cleanup} {
+	for _, section := range []interface{ Validate() error }{c.Kafka, c.SchemaRegistry, c.Broker, c.EnvServer, c.Inference, c.Packer, c.Trainer, c.Model, c.Sink, c.Cleanup, c.Blobs} {
 		if err := section.Validate(); err != nil {
 			return err
 		}
 	}
 	if err := c.validateFrozen(); err != nil {
+		return err
+	}
+	if err := c.validateBackend(); err != nil {
 		return err
 	}
 	if err := c.validateScoring(); err != nil {
@@ -111,6 +117,13 @@ func (c *Config) Validate() error {
 		for _, name := range section.of {
 			if !pipeline.ValidName(name) {
 				return fmt.Errorf("%s.%q: a name has letters, digits, dashes and underscores (topics and groups have it in theirs)", section.name, name)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Envs)) {
+		if source := c.Envs[name].Source; source != "" {
+			if err := bridge.Check(source); err != nil {
+				return fmt.Errorf("envs.%s.source: %w", name, err)
 			}
 		}
 	}

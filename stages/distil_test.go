@@ -93,7 +93,7 @@ func TestImitation(t *testing.T) {
 func nll(t *testing.T, app *App, version int64, traces []*schemas.Trace) float64 {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "model")
-	if err := trainer.Export(t.Context(), app.Runtime, version, dir); err != nil {
+	if err := trainer.Export(t.Context(), app.Runtime, app.Config.Model, version, dir); err != nil {
 		t.Fatal(err)
 	}
 	model, _, err := lm.LoadFolder(dir)

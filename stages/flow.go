@@ -81,7 +81,7 @@ var Flow = []Stage{
 		Name: "inference", Does: "serves the newest policy, pinned and frozen ones", Kind: Special, Key: "request",
 		Tables: []string{pipeline.TopicPolicies},
 		New: func(a *App, s Stage) (Runner, error) {
-			server, err := inference.New(a.Runtime, a.Config.Inference, a.Config.Frozen)
+			server, err := a.newInference()
 			if err != nil {
 				return nil, err
 			}
@@ -106,6 +106,7 @@ var Flow = []Stage{
 				home = client
 			}
 			directory := inference.NewDirectory(home, a.Config.Frozen, a.uses(), a.Runtime.Log)
+			directory.Renderer = a.Config.Model.Renderer
 			server, err := envserver.New(a.Runtime, a.Config.EnvServer, envs, directory, a.teachers())
 			if err == nil && a.measures != nil {
 				server.Only(a.measures.Plays, a.measures.Announce)

@@ -32,8 +32,8 @@ func (c *Config) validateFrozen() error {
 		if err := check("envs."+name+".policy", e.Policy); err != nil {
 			return err
 		}
-		if _, n := e.Limits(c.Run); e.Policy != "" && n > c.Model.MaxPosition {
-			return fmt.Errorf("envs.%s.max_rollout_tokens = %d (0 is run.seq_len): at most model.max_position = %d with envs.%s.policy, whose own context may be longer than that of the policy that is trained", name, e.MaxRolloutTokens, c.Model.MaxPosition, name)
+		if _, n := e.Limits(c.Run); e.Policy != "" && n > c.Model.Context(c.Run) {
+			return fmt.Errorf("envs.%s.max_rollout_tokens = %d (0 is run.seq_len): at most model.max_position = %d with envs.%s.policy, whose own context may be longer than that of the policy that is trained", name, e.MaxRolloutTokens, c.Model.Context(c.Run), name)
 		}
 		if e.Teacher == schemas.TeacherSelf {
 			continue
@@ -55,7 +55,7 @@ func (c *Config) longest(e emitter.EnvConfig) int {
 	if c.Inference.MaxModelLen > 0 {
 		context = c.Inference.MaxModelLen
 	}
-	return min(most, context, c.Model.MaxPosition)
+	return min(most, context, c.Model.Context(c.Run))
 }
 
 // teachers are, by environment, what scores what the environment server of this process samples. Evals have none.
@@ -63,7 +63,7 @@ func (a *App) teachers() map[string]envserver.Teacher {
 	teachers := map[string]envserver.Teacher{}
 	for name, e := range a.Config.Envs {
 		if e.Teacher != "" && a.measures == nil {
-			teachers[name] = envserver.Teacher{Policy: e.Teacher, Room: a.Config.Model.MaxPosition - a.Config.longest(e)}
+			teachers[name] = envserver.Teacher{Policy: e.Teacher, Room: a.Config.Model.Context(a.Config.Run) - a.Config.longest(e)}
 		}
 	}
 	return teachers

@@ -111,10 +111,8 @@ func (o *oldRun) versionZero(app *App) *schemas.PolicyVersion {
 		return ref
 	}
 	config, tokenizer := null.Files()
-	weights, _ := null.Weights()
-	checkpoint, _ := null.Checkpoint()
-	ref := put("checkpoints", checkpoint)
-	return &schemas.PolicyVersion{Kind: "full", NextOffsets: []int64{0}, Weights: put("weights", weights), Config: put("models", config), Tokenizer: put("models", tokenizer), Checkpoint: &ref}
+	ref := put("checkpoints", nil)
+	return &schemas.PolicyVersion{Kind: "full", NextOffsets: []int64{0}, Weights: put("weights", null.Weights()), Config: put("models", config), Tokenizer: put("models", tokenizer), Checkpoint: &ref}
 }
 
 // emit writes a record without a transaction and gives its offset.

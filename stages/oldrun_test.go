@@ -195,7 +195,11 @@ func replayTrainer(t *testing.T, cfg *Config, topics map[string][]oldRecord) {
 	for _, r := range versions {
 		v := r.decode(t).(*schemas.PolicyVersion)
 		if v.Step > 0 {
-			m, err := learner.Step(t.Context(), v.Step, steps[v.Step])
+			train, err := learner.Prepare(t.Context(), v.Step, steps[v.Step])
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := train(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}

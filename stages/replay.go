@@ -165,7 +165,7 @@ func (a *App) rescorers(ctx context.Context, src replay.Source) (func(name strin
 	if err != nil {
 		return nil, fmt.Errorf("new rewards: the run's tokenizer: %w", err)
 	}
-	tokenRewards, err := envserver.TokenRewards(tokenizer)
+	tokenRewards, err := envserver.TokenRewards(a.Config.Model.Renderer, tokenizer)
 	if err != nil {
 		return nil, fmt.Errorf("new rewards: the run's tokenizer: %w", err)
 	}
@@ -173,6 +173,9 @@ func (a *App) rescorers(ctx context.Context, src replay.Source) (func(name strin
 	return func(name string) (replay.Rescorer, error) {
 		if r, ok := open[name]; ok {
 			return r, nil
+		}
+		if source := a.Config.Envs[name].Source; source != "" {
+			return replay.Rescorer{}, fmt.Errorf("environment %s cannot score a recorded conversation: %s cannot", name, source)
 		}
 		options := a.Config.Envs[name].Options
 		e, err := envs.Open(name, strict("envs."+name+".options", options))

@@ -61,7 +61,7 @@ func (a *App) regenerate(ctx context.Context, out io.Writer, src replay.Source, 
 	if err := b.SetUp(ctx); err != nil {
 		return err
 	}
-	if err := trainer.Begin(ctx, b.Runtime, a.Config.Run.Name, a.Runtime.Blobs, version, nil); err != nil {
+	if err := trainer.BeginToPlay(ctx, b.Runtime, a.Config.Run.Name, a.Runtime.Blobs, published, version); err != nil {
 		return err
 	}
 	fmt.Fprintln(out, was)

@@ -116,11 +116,11 @@ func (a *App) trained(ctx context.Context, out io.Writer, made *schemas.PolicyVe
 	as := "which that run has not"
 	if i := slices.IndexFunc(before, func(v *schemas.PolicyVersion) bool { return v.Version == made.Version }); i >= 0 {
 		as = "other than that run's"
-		if before[i].Weights.SHA256 == made.Weights.SHA256 {
+		if before[i].WeightsSHA256() == made.WeightsSHA256() {
 			as = "the same as that run's, byte for byte"
 		}
 	}
-	fmt.Fprintf(out, "Run %s is trained to version %d (weights SHA-256 %s), %s.\n", a.Config.Run.Name, made.Version, made.Weights.SHA256, as)
+	fmt.Fprintf(out, "Run %s is trained to version %d (weights SHA-256 %s), %s.\n", a.Config.Run.Name, made.Version, made.WeightsSHA256(), as)
 	dir, err := a.export(ctx, made.Version)
 	if err != nil {
 		return err

@@ -25,7 +25,7 @@ func TestNoSecretIsShown(t *testing.T) {
 	}
 	t.Setenv("PRL_TEST_PASSWORD", secret)
 	cfg := DefaultConfig()
-	err := pipeline.LoadConfig("", []string{"PRL__INFERENCE__TOKEN=" + secret, "PRL__FROZEN__FAR__TOKEN=" + secret}, []string{
+	err := pipeline.LoadConfig("", []string{"PRL__INFERENCE__TOKEN=" + secret, "PRL__INFERENCE__REMOTE__TOKEN=" + secret, "PRL__FROZEN__FAR__TOKEN=" + secret}, []string{
 		`frozen.far={url="http://localhost:1", model="m"}`,
 		"dir=" + dir, "kafka.sasl=SCRAM-SHA-512", "kafka.user=alice", "kafka.password_file=" + file,
 		"schema_registry.urls=[\"https://localhost:1\"]", "schema_registry.user=alice", "schema_registry.password_env=PRL_TEST_PASSWORD",

@@ -38,7 +38,7 @@ func (f flags) checkEval() error {
 		return fmt.Errorf("--examples: regenerate plays every recorded task that is selected; choose fewer with --to-version, --to-offset or --to-time")
 	case f.byHand() || f.regenerates():
 		return nil
-	case e.Suite != "" || e.Policy != "latest" || e.Examples != nil || e.K != nil || e.Temperature != nil || e.Resume != "":
+	case e.Suite != "" || e.Policy != "latest" || e.Examples != nil || e.K != nil || e.Temperature != nil && !f.plays() || e.Resume != "":
 		return fmt.Errorf("--suite, --policy, --examples, --k, --temperature and --resume are for an eval by hand: --stage eval with --env or --suite")
 	case len(f.Env) > 0 && f.Stage != "envserver":
 		return fmt.Errorf("--env is for --stage envserver, and for an eval by hand (--stage eval); the sections [envs.<name>] of the configuration are for all others")

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -25,7 +26,10 @@ Stages: all (everything here, with an embedded broker), broker, emitter, envserv
 
   prl-stage --stage all --config configs/demo.toml
   prl-stage --stage envserver --env wordle
+  prl-stage --stage envserver --env wordle --play    lets you play it here, without a broker
+  prl-stage --stage envserver --env wordle --try 20 --url http://localhost:8000    lets a model play it, behind any OpenAI-compatible server
   prl-stage --stage trainer
+  prl-stage --stage inference --backend vllm --url http://localhost:8100    gives a vLLM server the weights and asks it
   prl-stage --stage eval --env wordle --policy latest    measures one policy version now
   prl-stage --stage setup      makes the topics of a run and ends, for stages that may not (deploy/kafka/acls.csv)
   prl-stage --stage replay --run demo --topic traces     looks at what a run has recorded under other settings
@@ -40,7 +44,9 @@ type flags struct {
 	Run       string   `help:"Name of the run (run.name)." placeholder:"NAME"`
 	From      string   `help:"Begin the run with a policy version of another one (--stage all, setup)." placeholder:"RUN@VERSION"`
 	Brokers   []string `help:"Bootstrap addresses of Kafka, or: embedded." placeholder:"HOST:PORT"`
-	Env       []string `help:"Environment that --stage envserver serves (may be repeated), or that --stage eval measures by hand." placeholder:"NAME"`
+	Env       []string `help:"Environment that --stage envserver serves (may be repeated), or that --stage eval measures by hand; python:MODULE:CLASS for a class in Python." placeholder:"NAME"`
+	Backend   string   `help:"What samples (inference.backend): native, vllm, sglang or openai." placeholder:"NAME"`
+	URL       []string `help:"Root of a server of the backend (inference.urls; may be repeated), or the server that --try asks." placeholder:"URL" sep:"none"`
 	Instance  string   `help:"Name of this process that survives restarts; default: host name and the first free number." placeholder:"NAME"`
 	Leave     bool     `help:"Give the partitions up for good at the end (scaling down), instead of keeping them for a restart."`
 	Fresh     bool     `help:"Throw away what an earlier run of this name left (embedded broker only)."`
@@ -48,8 +54,10 @@ type flags struct {
 	LogLevel  string   `help:"debug, info, warn or error." enum:"debug,info,warn,error,default" default:"default"`
 	Child     bool     `hidden:"" help:"The broker ends with the process that started it."`
 
-	Eval   evalFlags   `embed:""`
-	Replay replayFlags `embed:""`
+	Trainer trainerFlags `embed:""`
+	Eval    evalFlags    `embed:""`
+	Replay  replayFlags  `embed:""`
+	Try     tryFlags     `embed:""`
 }
 
 func main() {
@@ -68,7 +76,10 @@ func run(f flags) error {
 		<-ctx.Done()
 		stop()
 	}()
-	var err error
+	err := f.checkTry()
+	if err != nil {
+		return err
+	}
 	if f.Config, err = f.recorded(); err != nil {
 		return err
 	}
@@ -76,10 +87,13 @@ func run(f flags) error {
 	if err != nil {
 		return err
 	}
+	if f.Env, err = named(f.Env, cfg); err != nil {
+		return err
+	}
 	if f.Fresh && f.Stage != "all" {
 		return fmt.Errorf("--fresh is for --stage all; here choose another --run")
 	}
-	if err := errors.Join(f.checkEval(), f.checkReplay()); err != nil {
+	if err := errors.Join(f.checkEval(), f.checkReplay(), f.checkRanks(cfg)); err != nil {
 		return err
 	}
 	if f.From != "" && f.Stage != "all" && f.Stage != stages.SetupName {
@@ -100,6 +114,9 @@ func run(f flags) error {
 	if f.Stage == stages.ReplayName {
 		return replayRun(ctx, f, cfg)
 	}
+	if f.plays() {
+		return playByHand(ctx, f, cfg)
+	}
 	stage, err := stages.Find(f.Stage)
 	if err != nil && f.Stage != stages.SetupName {
 		return err
@@ -113,20 +130,40 @@ func run(f flags) error {
 	return runOne(ctx, f, cfg, stage)
 }
 
+// named gives the names of the environments that --env gives, and says which it has made.
+func named(given []string, cfg *stages.Config) ([]string, error) {
+	names, err := cfg.NameEnvs(given)
+	for i := range names {
+		if names[i] != given[i] {
+			fmt.Fprintf(os.Stderr, "prl-stage: the environment %s is called %s\n", given[i], names[i])
+		}
+	}
+	return names, err
+}
+
 func configure(f flags) (*stages.Config, error) { return configureOver(f, stages.DefaultConfig()) }
 
 // configureOver puts what the flags say over the settings of cfg.
 func configureOver(f flags, cfg *stages.Config) (*stages.Config, error) {
-	sets := f.Set
+	sets := append(slices.Clip(f.Set), f.Trainer.sets()...)
 	if f.Run != "" {
 		sets = append(sets, fmt.Sprintf("run.name=%q", f.Run))
 	}
-	if len(f.Brokers) > 0 {
+	if f.Backend != "" {
+		sets = append(sets, fmt.Sprintf("inference.backend=%q", f.Backend))
+	}
+	urls := f.URL
+	if f.plays() {
+		urls = nil // it is asked for text, and serves no run
+	}
+	for key, list := range map[string][]string{"brokers": f.Brokers, "inference.urls": urls} {
 		var quoted []string
-		for _, b := range f.Brokers {
-			quoted = append(quoted, fmt.Sprintf("%q", b))
+		for _, s := range list {
+			quoted = append(quoted, fmt.Sprintf("%q", s))
 		}
-		sets = append(sets, "brokers=["+strings.Join(quoted, ",")+"]")
+		if len(list) > 0 {
+			sets = append(sets, key+"=["+strings.Join(quoted, ",")+"]")
+		}
 	}
 	if f.Telemetry != nil {
 		sets = append(sets, fmt.Sprintf("telemetry=%q", *f.Telemetry))

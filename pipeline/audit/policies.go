@@ -60,7 +60,7 @@ func (a *auditor) policy(r record, v *schemas.PolicyVersion) {
 		if last.Final {
 			a.violate(TrainedOnce, "%v: version %d comes after the final one", r.Ref, v.Version)
 		}
-		if v.Skipped && v.Weights.SHA256 != last.Weights.SHA256 {
+		if v.Skipped && v.WeightsSHA256() != last.WeightsSHA256() {
 			a.violate(TrainedOnce, "%v: version %d made no update and has other weights than version %d", r.Ref, v.Version, last.Version)
 		}
 	}
@@ -77,13 +77,15 @@ func (a *auditor) policy(r record, v *schemas.PolicyVersion) {
 }
 
 func (a *auditor) checkBase(ref pipeline.Ref, v *schemas.PolicyVersion) {
-	known := slices.ContainsFunc(a.policies.list, func(b *schemas.PolicyVersion) bool { return b.Weights.SHA256 == v.BaseSHA256 })
+	known := slices.ContainsFunc(a.policies.list, func(b *schemas.PolicyVersion) bool {
+		return b.Kind != schemas.KindLoRA && b.WeightsSHA256() == v.BaseSHA256
+	})
 	switch v.Kind {
-	case "full":
+	case schemas.KindFull:
 		if v.BaseSHA256 != "" {
 			a.violate(TrainedOnce, "%v: version %d is full and has the base %s", ref, v.Version, v.BaseSHA256)
 		}
-	case "delta", "lora":
+	case schemas.KindDelta, schemas.KindLoRA:
 		if !known {
 			a.violate(TrainedOnce, "%v: version %d is a %s of %q, which no version before it has", ref, v.Version, v.Kind, v.BaseSHA256)
 		}

@@ -15,7 +15,6 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
@@ -30,6 +29,7 @@ import (
 
 	"github.com/prl-project/prl/deploy/kafka/kafkatest"
 	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/pipeline/pipelinetest/need"
 	"github.com/prl-project/prl/schemas"
 	"github.com/prl-project/prl/stages/scorer"
 )
@@ -51,16 +51,7 @@ type world struct {
 
 // each runs a test on every broker, and once with a schema registry.
 func each(t *testing.T, test func(t *testing.T, w world)) {
-	if testing.Short() {
-		t.Skip("-short: no Python")
-	}
-	if _, err := os.Stat(filepath.Join(python, "installed")); err != nil {
-		const why = "no Python clients: `make python` installs them"
-		if os.Getenv("PRL_TEST_PYTHON") == "required" {
-			t.Fatal(why + " (PRL_TEST_PYTHON=required)")
-		}
-		t.Skip(why)
-	}
+	need.Clients(t, python)
 	kafkatest.Each(t, func(t *testing.T, b kafkatest.Broker) {
 		test(t, newWorld(t, b.Addrs, ""))
 		if b.Fake != nil {

@@ -13,7 +13,7 @@
 //     are kept whole. Without a sink nothing is deleted: Parquet is the memory of the run.
 //   - weights and checkpoints of policy versions that are neither among the newest, nor a multiple of keep_every, nor the
 //     first or the final one, nor needed by a restart of the trainer, by an eval that is due, or by a task that is pinned
-//     to them and not finished.
+//     to them and not finished; nor what the weights of such a version are made from, where it is a delta or an adapter.
 //   - tensors of large records, and blobs that a crash left without a record, once they are older than grace and no record
 //     that is left names them. Parquet keeps their names.
 //

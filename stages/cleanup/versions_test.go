@@ -2,6 +2,7 @@ package cleanup
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -61,6 +62,48 @@ func TestVersionsKept(t *testing.T) {
 				t.Errorf("checkpoints of %s are kept, want %s", got, c.resumed)
 			}
 		})
+	}
+}
+
+// TestWhatAVersionIsMadeFromIsKept has a full version every seventh, deltas between, and an adapter for the first delta: with
+// a delta stays the whole chain below it.
+func TestWhatAVersionIsMadeFromIsKept(t *testing.T) {
+	k := history(25)
+	for i, v := range k.versions {
+		v.Weights.SHA256 = fmt.Sprint("blob", i)
+		if i%7 != 0 {
+			v.Kind, v.BaseSHA256, v.FullSHA256 = schemas.KindDelta, k.versions[i-1].WeightsSHA256(), fmt.Sprint("full", i)
+		}
+	}
+	k.versions[6].Kind, k.versions[6].BaseSHA256, k.versions[6].FullSHA256 = schemas.KindLoRA, "full1", ""
+	for _, c := range []struct {
+		name string
+		cfg  Config
+		pins []int64
+		want string
+	}{
+		{"what a restart trains again", Config{KeepVersions: 1}, nil, "0 14 15 16 17 18 19 20 21 22 23 24"},
+		{"pinned in the middle of a chain", Config{KeepVersions: 1}, []int64{10}, "0 7 8 9 10 14 15 16 17 18 19 20 21 22 23 24"},
+		{"a full one", Config{KeepVersions: 1, KeepEvery: 7}, nil, "0 7 14 15 16 17 18 19 20 21 22 23 24"},
+		{"an adapter", Config{KeepVersions: 1}, []int64{6}, "0 1 6 14 15 16 17 18 19 20 21 22 23 24"},
+	} {
+		kept := map[string]bool{}
+		for _, ref := range k.kept(c.cfg, nil, c.pins) {
+			kept[ref.URI] = true
+		}
+		var got []string
+		for i, v := range k.versions {
+			if kept[v.Weights.URI] {
+				got = append(got, fmt.Sprint(i))
+			}
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%s: weights of %v are kept, want %s", c.name, got, c.want)
+		}
+	}
+	k.versions[10].BaseSHA256 = "gone"
+	if refs := k.kept(Config{KeepVersions: 1}, nil, []int64{10}); !slices.ContainsFunc(refs, func(r schemas.BlobRef) bool { return r.URI == "weights/10" }) {
+		t.Error("a version of which nothing can be made lost its weights")
 	}
 }
 

@@ -37,6 +37,9 @@ type EnvConfig struct {
 	Teacher string `toml:"teacher"`
 	// Curriculum chooses the task of the next group.
 	Curriculum CurriculumConfig `toml:"curriculum"`
+	// Source is where the environment is, if it is not one of the binary's own: "python:module:Class" is a class in Python. The
+	// environment server reads it; the emitter does not.
+	Source string `toml:"source"`
 	// Options are the environment's own, for its server.
 	Options map[string]any `toml:"options"`
 }

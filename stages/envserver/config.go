@@ -16,6 +16,8 @@ type Config struct {
 	ModelURL string `toml:"model_url"`
 	// Model is the name model calls ask for; empty where the server has only one.
 	Model string `toml:"model"`
+	// Renderer is model.renderer, which is set there; empty for the one that the tokenizer says.
+	Renderer string `toml:"-"`
 	// RequestTimeout bounds one try of a model call, which then begins anew; 0 leaves it to the task's own time.
 	RequestTimeout pipeline.Duration `toml:"request_timeout"`
 	// Retries is how often a model call that failed is tried again, with pauses from 0.2 s to 5 s, before the rollout fails.

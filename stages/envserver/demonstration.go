@@ -8,6 +8,7 @@ import (
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/schemas"
 	"github.com/prl-project/prl/stages/envserver/env"
+	"github.com/prl-project/prl/stages/inference/render"
 )
 
 // demonstration is what the policy that teaches itself is shown of a task, as a system message.
@@ -17,7 +18,11 @@ func (p *player) demonstration(ctx context.Context, e *episode, task json.RawMes
 	})
 	var tokens []int32
 	if err == nil {
-		tokens, err = p.renderer.RenderMessage(string(env.RoleSystem), text)
+		var shown []render.Rendered
+		shown, err = p.renderer.Begin([]render.Message{{Role: string(env.RoleSystem), Content: valid(text)}}, nil)
+		for _, m := range shown {
+			tokens = append(tokens, m.Tokens...)
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("demonstration: %w", err)

@@ -17,7 +17,9 @@
 //   - EveryTaskGetsATrace: a task ends with a trace of each of its rollouts. What the infrastructure failed at has an
 //     error and no reward; what the policy did wrong is truncated, or answered by the environment, and scored.
 //   - TokenExactness (I7): the tokens, mask and log-probabilities of a trace are the very ones the model saw and sampled;
-//     text is rendered once, and never tokenised again.
+//     text is rendered once (package render), and never tokenised again.
+//   - Branches: a conversation grows by appending. Where a server saw another prompt than the one it was asked to continue,
+//     what it saw is a branch of its own, and what was sampled before stays in its place.
 //   - ListedBeforeStarted: no rollout starts before a committed state lists it, so that an end without warning is counted.
 //     A task with max_crashes of them becomes an errored trace; from two on few such tasks run at a time.
 //   - HandOver: what was given away in order (a rebalance, a stop) is recorded as not started. A rollout that runs when its
@@ -85,9 +87,8 @@ type Server struct {
 	pool       *pool
 	model      Directory
 	metrics    *metrics
-	ready      bool                           // the tokenizer is there; of the follower of policies
-	parse      func([]byte) (Renderer, error) // of a tokenizer.json
-	announced  func(*schemas.EnvInfo)         // hears of the environments in place of the topic; nil for the topic
+	ready      bool                   // the tokenizer is there; of the follower of policies
+	announced  func(*schemas.EnvInfo) // hears of the environments in place of the topic; nil for the topic
 }
 
 // New makes a server of environments by name. model answers the model calls and is closed when Run ends. teachers are, by
@@ -103,7 +104,7 @@ func newServer(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment
 	if len(envs) == 0 {
 		return nil, fmt.Errorf("envserver: no environments: name one with --env")
 	}
-	s := &Server{rt: rt, cfg: cfg, pool: newPool(cfg.Concurrency, cfg.MaxCrashes), model: model, parse: parseTokenizer}
+	s := &Server{rt: rt, cfg: cfg, pool: newPool(cfg.Concurrency, cfg.MaxCrashes), model: model}
 	s.metrics = newMetrics(s.pool)
 	s.pool.rerun = s.metrics.rerun
 	if rt.Registry != nil {
@@ -118,7 +119,7 @@ func newServer(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment
 			return nil, fmt.Errorf("envserver: the environment %q calls itself %q", name, info.Name)
 		}
 		p := &player{
-			environment: envs[name], info: info, caller: caller{model, cfg.Retries, time.Duration(cfg.RequestTimeout), warn}, format: hermes{},
+			environment: envs[name], info: info, caller: caller{model, cfg.Retries, time.Duration(cfg.RequestTimeout), warn},
 			envTimeout: time.Duration(cfg.EnvTimeout), model: cfg.Model, instance: rt.Instance,
 			teacher: teachers[name], newest: s.pool.version,
 		}

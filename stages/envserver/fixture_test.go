@@ -13,6 +13,7 @@ import (
 	"github.com/prl-project/prl/schemas"
 	"github.com/prl-project/prl/stages/envserver/env"
 	"github.com/prl-project/prl/stages/inference"
+	"github.com/prl-project/prl/stages/inference/render"
 	"github.com/prl-project/prl/stages/internal/lm"
 )
 
@@ -160,8 +161,22 @@ func tokenizer(t testing.TB) *lm.Tokenizer {
 	return tok
 }
 
+// speech is a renderer of a tokenizer.
+func speech(t testing.TB, name string, tokenizer json.Marshaler) render.Renderer {
+	t.Helper()
+	data, err := json.Marshal(tokenizer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := render.New(name, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
 func testPlayer(t testing.TB, e env.Environment, m Directory) *player {
-	return &player{environment: e, info: e.Info(), caller: caller{m, 2, time.Minute, nil}, renderer: native{tokenizer(t)}, format: hermes{},
+	return &player{environment: e, info: e.Info(), caller: caller{m, 2, time.Minute, nil}, renderer: speech(t, "", tokenizer(t)),
 		envTimeout: time.Minute, instance: "here", newest: func() int64 { return 9 }}
 }
 

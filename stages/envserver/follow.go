@@ -8,6 +8,7 @@ import (
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/schemas"
+	"github.com/prl-project/prl/stages/inference/render"
 )
 
 // followPause is the wait before a topic that could not be read is read again.
@@ -69,7 +70,7 @@ func (s *Server) policy(ctx context.Context, r schemas.Record) error {
 		if err != nil {
 			return fmt.Errorf("tokenizer: %w", err)
 		}
-		renderer, err := s.parse(data)
+		renderer, err := render.New(s.cfg.Renderer, data)
 		if err != nil {
 			return pipeline.Fatal("tokenizer of version %d: %w", v.Version, err)
 		}

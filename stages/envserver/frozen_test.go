@@ -109,10 +109,4 @@ func TestBodies(t *testing.T) {
 			}
 		}
 	}
-	p := testPlayer(t, &game{}, says(tok, "hey"))
-	p.renderer = tok // which does not know
-	trace := playOne(t, p, testTask())
-	if trace.Nodes[0].BodyTo != 0 || trace.Nodes[1].BodyTo != 4 {
-		t.Errorf("content up to %d and %d", trace.Nodes[0].BodyTo, trace.Nodes[1].BodyTo)
-	}
 }

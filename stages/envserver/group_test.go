@@ -10,6 +10,7 @@ import (
 	"github.com/prl-project/prl/schemas"
 	"github.com/prl-project/prl/stages/envserver/env"
 	"github.com/prl-project/prl/stages/inference"
+	"github.com/prl-project/prl/stages/inference/render"
 )
 
 // contest scores a rollout by its rank in the group.
@@ -109,6 +110,8 @@ func TestPanicFailsTheRollout(t *testing.T) {
 	}
 }
 
-type stumbling struct{ Renderer }
+type stumbling struct{ render.Renderer }
 
-func (stumbling) Decode(ids []int32) string { return string(rune(ids[len(ids)])) }
+func (stumbling) Parse(answer []int32, _ bool) render.Answer {
+	return render.Answer{Content: string(rune(answer[len(answer)]))}
+}

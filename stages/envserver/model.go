@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/prl-project/prl/stages/inference"
-	"github.com/prl-project/prl/stages/internal/lm"
 )
 
 // A Directory answers model calls, of whatever policy, as inference.Directory does. An inference.Error that is not Retryable
@@ -27,36 +27,6 @@ type Directory interface {
 	Server(policy string) string
 	// Close drops connections, at the end.
 	Close()
-}
-
-// A Renderer turns messages into tokens and tokens into text. A conversation is the concatenation of its messages, so
-// that it grows by appending.
-type Renderer interface {
-	// RenderMessage gives the tokens of one whole message, its end included.
-	RenderMessage(role, content string) ([]int32, error)
-	// GenerationPrompt is what opens a message of the assistant.
-	GenerationPrompt() []int32
-	// EOS ends a message.
-	EOS() int32
-	// Decode gives the text of tokens, special ones left out.
-	Decode(ids []int32) string
-}
-
-// A Bounder is a Renderer that knows which tokens of a message it rendered stand for the content; the others are
-// scaffolding of the template.
-type Bounder interface {
-	Bounds(message []int32) (from, to int)
-}
-
-// native is the Renderer of the native models: a message is the role's token, the content, and the token that ends it.
-type native struct{ *lm.Tokenizer }
-
-// Bounds implements Bounder.
-func (native) Bounds(message []int32) (from, to int) { return 1, len(message) - 1 }
-
-func parseTokenizer(data []byte) (Renderer, error) {
-	t, err := lm.ParseTokenizer(data)
-	return native{t}, err
 }
 
 // caller makes model calls with retries.
@@ -189,10 +159,13 @@ func check(c inference.Completion, r inference.Request) error {
 	if err := checkLogprobs(c.Logprobs); err != nil {
 		return err
 	}
-	for i, id := range c.Tokens {
+	for i, id := range slices.Concat(c.Prompt, c.Tokens) {
 		if id < 0 {
-			return fmt.Errorf("token %d is %d", i, id)
+			return fmt.Errorf("token %d, with the prompt that was seen, is %d", i, id)
 		}
+	}
+	if c.Prompt != nil && len(c.Prompt) == 0 {
+		return errors.New("the prompt that was seen is empty")
 	}
 	if r.Policy != "" && len(c.Versions) > 0 {
 		return fmt.Errorf("version %d of a frozen policy", c.Versions[0].Version)

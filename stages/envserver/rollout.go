@@ -11,6 +11,7 @@ import (
 	"github.com/prl-project/prl/schemas"
 	"github.com/prl-project/prl/stages/envserver/env"
 	"github.com/prl-project/prl/stages/inference"
+	"github.com/prl-project/prl/stages/inference/render"
 )
 
 // A player plays tasks of one environment.
@@ -18,8 +19,7 @@ type player struct {
 	environment env.Environment
 	info        env.Info
 	caller      caller
-	renderer    Renderer
-	format      toolFormat
+	renderer    render.Renderer
 	envTimeout  time.Duration
 	model       string
 	instance    string
@@ -85,10 +85,10 @@ func (r *rollout) episode(ctx context.Context, deadline time.Time) error {
 	if err != nil {
 		return fault(ctx, errorEnvironment, err)
 	}
-	if err := r.open(open); err != nil {
+	if err := r.talk.open(open.prompt, open.tools); err != nil {
 		return fault(ctx, errorEnvironment, err)
 	}
-	if err := r.converse(ctx, e, deadline, len(open.tools) > 0); err != nil {
+	if err := r.converse(ctx, e, deadline); err != nil {
 		return err
 	}
 	start = time.Now()
@@ -103,28 +103,8 @@ func (r *rollout) episode(ctx context.Context, deadline time.Time) error {
 	return nil
 }
 
-// open begins the conversation. Tools are told in the system message, the first.
-func (r *rollout) open(o opening) error {
-	messages := o.prompt
-	if len(o.tools) > 0 {
-		text, err := r.format.prompt(o.tools)
-		if err != nil {
-			return err
-		}
-		if messages[0].Role == env.RoleSystem {
-			messages[0].Content += "\n\n" + text
-		} else {
-			messages = slices.Insert(messages, 0, env.System(text))
-		}
-	}
-	for _, m := range messages {
-		r.talk.add(m)
-	}
-	return nil
-}
-
 // converse lets policy and environment talk until one of them, or a limit, ends it.
-func (r *rollout) converse(ctx context.Context, e *episode, deadline time.Time, tools bool) error {
+func (r *rollout) converse(ctx context.Context, e *episode, deadline time.Time) error {
 	timed, cancel := context.WithDeadlineCause(ctx, deadline, errDeadline)
 	defer cancel()
 	timing := &r.trace.Timing
@@ -142,7 +122,7 @@ func (r *rollout) converse(ctx context.Context, e *episode, deadline time.Time, 
 		}
 		request := inference.Request{
 			Tokens: prompt.tokens, MaxTokens: min(room, r.task.MaxTokens), Temperature: r.task.Temperature, TopP: r.task.TopP,
-			Seed: mix(r.trace.Seed, call), StopTokens: []int32{r.renderer.EOS()}, PinVersion: r.task.PinVersion, Policy: r.task.Policy, Model: r.model,
+			Seed: mix(r.trace.Seed, call), StopTokens: r.stops(), PinVersion: r.task.PinVersion, Policy: r.task.Policy, Model: r.model,
 		}
 		if r.task.Policy != "" {
 			request.PinVersion = nil // it has no versions
@@ -159,7 +139,7 @@ func (r *rollout) converse(ctx context.Context, e *episode, deadline time.Time, 
 		if err != nil {
 			return fault(ctx, errorModel, err)
 		}
-		reply := r.hear(prompt, answer, tools)
+		reply := r.hear(prompt, answer)
 		start = time.Now()
 		turn, err := e.reply(ctx, reply.Message)
 		timing.EnvironmentMs += since(start)
@@ -180,6 +160,15 @@ func (r *rollout) converse(ctx context.Context, e *episode, deadline time.Time, 
 	}
 }
 
+// stops are the tokens that end an answer.
+func (r *rollout) stops() []int32 {
+	stops := r.renderer.Stop()
+	if r.info.OneCall && r.talk.tools {
+		stops = slices.Concat(stops, r.renderer.CallStop())
+	}
+	return stops
+}
+
 // tooLong reports whether the model has no room for the prompt.
 func tooLong(err error) bool {
 	var refused *inference.Error
@@ -198,21 +187,19 @@ type heard struct {
 	broken map[string]error
 }
 
-func (r *rollout) hear(p prompt, a inference.Completion, tools bool) heard {
-	content := r.talk.say(p, a, r.task.Temperature)
+func (r *rollout) hear(p prompt, a inference.Completion) heard {
+	said := r.talk.say(p, a, r.task.Temperature)
 	if r.talk.lowest != nil && r.sampled != nil {
 		r.sampled(*r.talk.lowest)
 	}
 	h := heard{broken: map[string]error{}}
 	var calls []env.ToolCall
-	if tools {
-		for k, c := range r.format.parse(content) {
-			id := fmt.Sprintf("call_%d_%d", len(r.talk.replies)-1, k)
-			if c.err != nil {
-				h.broken[id] = c.err
-			}
-			calls = append(calls, env.ToolCall{ID: id, Name: c.name, Arguments: c.arguments})
+	for k, c := range said.Calls {
+		id := fmt.Sprintf("call_%d_%d", len(r.talk.replies)-1, k)
+		if c.Err != nil {
+			h.broken[id] = c.Err
 		}
+		calls = append(calls, env.ToolCall{ID: id, Name: c.Name, Arguments: c.Arguments})
 	}
 	h.Message = r.talk.call(calls)
 	return h

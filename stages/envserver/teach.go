@@ -106,12 +106,7 @@ func branches(nodes []schemas.Node) [][]int {
 		if inner[leaf] {
 			continue
 		}
-		var path []int
-		for i := leaf; i >= 0; i = nodes[i].Parent {
-			path = append(path, i)
-		}
-		slices.Reverse(path)
-		paths = append(paths, path)
+		paths = append(paths, branchTo(nodes, leaf))
 	}
 	return paths
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/prl-project/prl/schemas"
 	"github.com/prl-project/prl/stages/envserver/env"
 	"github.com/prl-project/prl/stages/inference"
+	"github.com/prl-project/prl/stages/inference/render"
 )
 
 // shown is a game that demonstrates.
@@ -387,7 +388,7 @@ func TestModelSeesTheTokenizerFirst(t *testing.T) {
 		if calls == 1 {
 			return errors.New("away")
 		}
-		if _, err := parseTokenizer(tokenizer); err != nil {
+		if _, err := render.New("", tokenizer); err != nil {
 			t.Error(err)
 		}
 		return nil

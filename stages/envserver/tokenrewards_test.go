@@ -23,7 +23,7 @@ func TestRecordedTokenRewards(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := TokenRewards(data)
+	again, err := TokenRewards("", data)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,8 +38,10 @@ func TestRecordedTokenRewards(t *testing.T) {
 		"empty":         {[]int32{eos}, inference.FinishStop},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := conversation{renderer: native{tokenizer}}
-			c.add(env.User("b"))
+			c := conversation{renderer: speech(t, "", tokenizer)}
+			if err := c.open([]env.Message{env.User("b")}, nil); err != nil {
+				t.Fatal(err)
+			}
 			p, err := c.prompt()
 			if err != nil {
 				t.Fatal(err)
@@ -61,7 +63,7 @@ func TestRecordedTokenRewards(t *testing.T) {
 	if got, err := again(&schemas.Node{}, nil); got != nil || err != nil {
 		t.Errorf("without rewards: %v, %v", got, err)
 	}
-	if _, err := TokenRewards([]byte("{}")); err == nil {
+	if _, err := TokenRewards("", []byte("{}")); err == nil {
 		t.Error("no tokenizer")
 	}
 }

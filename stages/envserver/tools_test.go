@@ -36,12 +36,12 @@ func (s *sum) Add(_ context.Context, args AddArgs) (string, error) {
 func (s *sum) Done() bool { return s.added == 2 }
 
 func TestToolCalls(t *testing.T) {
-	call := func(json string) string { return callOpen + json + callClose }
+	call := func(json string) string { return "<tool_call>" + json + "</tool_call>" }
 	add := call(`{"name": "Add", "arguments": {"a": 2, "b": 3}}`)
 	m := says(tokenizer(t),
 		"let me see "+add,
 		call(`{"name": "Add", "arguments": `)+call(`{"arguments": {}}`)+call(`{"name": "Add"}`),
-		call(`{"name": "Sub", "arguments": {}}`)+call(`{"name": "Add", "arguments": {"a": "x", "b": 1}}`)+callOpen+`{"name": "Add", "arguments": {"a": 2, "b": 3}}`,
+		call(`{"name": "Sub", "arguments": {}}`)+call(`{"name": "Add", "arguments": {"a": "x", "b": 1}}`)+"<tool_call>"+`{"name": "Add", "arguments": {"a": 2, "b": 3}}`,
 		add+add)
 	task := testTask()
 	task.MaxTokens, task.MaxRolloutTokens = 500, 10_000
@@ -76,7 +76,7 @@ func TestToolCalls(t *testing.T) {
 }
 
 func TestTextIsNoCallWithoutTools(t *testing.T) {
-	trace := playOne(t, testPlayer(t, &game{}, says(tokenizer(t), callOpen)), testTask())
+	trace := playOne(t, testPlayer(t, &game{}, says(tokenizer(t), "<tool_call>")), testTask())
 	scored(t, trace)
 	if len(trace.Nodes[1].ToolCalls) > 0 {
 		t.Fatal("a call of an environment without tools")

@@ -70,9 +70,9 @@ func fail(t *schemas.Trace, err error) {
 		kind = f.kind
 	}
 	e := schemas.TraceError{Type: kind, Message: valid(err.Error())}
-	var p *env.PanicError
-	if errors.As(err, &p) {
-		e.Traceback = valid(p.Stack)
+	var traced env.Traced
+	if errors.As(err, &traced) {
+		e.Traceback = valid(traced.Traceback())
 	}
 	t.Errors = append(t.Errors, e)
 	t.Reward, t.Rewards, t.Metrics, t.StopReason, t.Truncated = nil, nil, nil, "", false

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/schemas"
+	"github.com/prl-project/prl/stages/internal/weights"
 )
 
 // Last, as what to resume, is the newest eval by hand of the same settings that is not finished: it has no result, or
@@ -166,17 +167,32 @@ func choose(ctx context.Context, rt *pipeline.Runtime, w Wish, versions []*schem
 	if !w.Here {
 		return wanted, "", nil
 	}
-	has, err := rt.Blobs.Has(ctx, versions[i].Weights)
+	history := weights.NewHistory(versions...)
+	has, err := here(ctx, rt, history, versions[i])
 	if err != nil || has {
 		return wanted, "", err
 	}
 	var kept []string
 	for _, v := range versions {
-		if has, err := rt.Blobs.Has(ctx, v.Weights); err != nil {
+		if has, err := here(ctx, rt, history, v); err != nil {
 			return 0, "", err
 		} else if has {
 			kept = append(kept, strconv.FormatInt(v.Version, 10))
 		}
 	}
 	return 0, "", fmt.Errorf("the weights of policy version %d are not here (a clean-up deletes them by [cleanup] keep_versions and keep_every): those of %s are", wanted, strings.Join(kept, ", "))
+}
+
+// here reports whether all that the weights of a version are made from is in the blob store.
+func here(ctx context.Context, rt *pipeline.Runtime, history *weights.History, v *schemas.PolicyVersion) (bool, error) {
+	chain, err := history.Chain(v)
+	if err != nil {
+		return false, nil // nobody can make them
+	}
+	for _, link := range chain.Versions() {
+		if has, err := rt.Blobs.Has(ctx, link.Weights); err != nil || !has {
+			return false, err
+		}
+	}
+	return true, nil
 }

@@ -30,25 +30,54 @@ type Request struct {
 	Policy string
 	// Model is the name under which the policy is asked for where Policy is empty; empty is whatever is served.
 	Model string
+	// TopLogprobs asks for that many of the most probable tokens beside each that is sampled, at most MaxTopLogprobs.
+	// What is sampled, and its log-probability, is the same with and without. A Generator that cannot give them refuses
+	// (CodeUnsupported).
+	TopLogprobs int
+	// OnTokens, if there is one, is shown the completion while it grows: all that there is of it, whenever that is more
+	// than the last time. It is called by the goroutine that called Generate, so that one who takes his time holds up
+	// nobody else; what is sampled meanwhile he is shown at once. What it is shown stays as it is, and it changes
+	// nothing of it. Where it returns false the completion is over: Generate returns what it showed last, with
+	// FinishStop. A Generator that gets its tokens all at once need not call it, as Generate returns all of them in any
+	// case.
+	OnTokens func(soFar Completion) (more bool)
 }
 
 // Completion is what the policy sampled. Logprobs is as long as Tokens.
 type Completion struct {
-	// Tokens are the sampled ones; the stop token is included when FinishReason is "stop".
+	// Tokens are the sampled ones, the stop token that ended them included.
 	Tokens []int32
+	// Prompt is what the policy saw, where that may be other tokens than Request.Tokens, as with a server that takes only
+	// text; nil where it is those.
+	Prompt []int32
 	// Logprobs are those of the sampled tokens, after temperature (before top-p); at temperature 0, of the logits as
 	// they are.
 	Logprobs []float32
 	// Versions says which policy version sampled the tokens from an offset into Tokens on; the first offset is 0. A frozen
 	// policy has none.
 	Versions []schemas.VersionRun
-	// FinishReason is FinishStop or FinishLength.
+	// Top is as long as Tokens if the request has TopLogprobs, and nil otherwise: for each token the most probable ones
+	// at its place, with their log-probabilities as in Logprobs, most probable first.
+	Top [][]TopLogprob
+	// Cached is how many tokens of the prompt did not have to be computed; it depends on what was served before, and
+	// nothing else does.
+	Cached int
+	// FinishReason is FinishStop or FinishLength; empty while the completion grows.
 	FinishReason string
 }
 
+// TopLogprob is a token that could have been sampled.
+type TopLogprob struct {
+	Token   int32
+	Logprob float32
+}
+
+// MaxTopLogprobs is OpenAI's limit, and vLLM's.
+const MaxTopLogprobs = 20
+
 // Reasons why a completion ended.
 const (
-	FinishStop   = "stop"   // a stop token was sampled
+	FinishStop   = "stop"   // a stop token was sampled, or OnTokens had enough
 	FinishLength = "length" // MaxTokens were sampled, or no more fit
 )
 
@@ -137,6 +166,10 @@ func (r Request) validate() error {
 		return refuse(http.StatusBadRequest, CodeInvalid, "temperature = %g: 0, or between %g and %g", r.Temperature, minTemperature, maxTemperature)
 	case !(r.TopP >= 0 && r.TopP <= 1):
 		return refuse(http.StatusBadRequest, CodeInvalid, "top_p = %g: above 0, at most 1", r.TopP)
+	case len(r.StopTokens) > maxStopTokens:
+		return refuse(http.StatusBadRequest, CodeInvalid, "%d stop tokens: at most %d", len(r.StopTokens), maxStopTokens)
+	case r.TopLogprobs < 0 || r.TopLogprobs > MaxTopLogprobs:
+		return refuse(http.StatusBadRequest, CodeInvalid, "top_logprobs = %d: at least 0, at most %d", r.TopLogprobs, MaxTopLogprobs)
 	}
 	return validatePin(r.Policy, r.PinVersion)
 }
@@ -150,6 +183,9 @@ func validatePin(policy string, pin *int64) error {
 	}
 	return nil
 }
+
+// maxStopTokens bounds the work that a token makes: each is held to every stop token.
+const maxStopTokens = 1 << 10
 
 // Bounds of a temperature other than 0: inside them float32 logits divided by it stay finite and apart.
 const (

@@ -2,7 +2,8 @@ package inference
 
 import "context"
 
-// Policy is one policy version as its record published it, the bytes verified, or a frozen policy.
+// Policy is one policy version as its record published it, the bytes verified, or a frozen policy. Weights are whole, whatever
+// the version was published as, and the server's: a backend that needs them after Load has returned copies them.
 type Policy struct {
 	Name      string // of a frozen policy; empty for a version of the one that is trained
 	Version   int64  // 0 for a frozen policy
@@ -19,34 +20,21 @@ type Policy struct {
 // next it goes over to a newer one, without being dropped. What a request gets depends on the request and the versions
 // that serve it, never on other requests. One that names a frozen policy is for one that is loaded, and its completion has
 // no versions. Probe gets the same: a pin that is loaded, or a frozen policy that is.
+//
+// Texts, several choices and everything else that a client sees of OpenAI's interface is the server's. What it needs of a
+// backend for streaming and stop strings is Request.OnTokens.
 type Backend interface {
 	Generator
 	Prober
 	// Load makes a version ready to serve beside those loaded before, or a frozen policy, which stays for ever. A version is
-	// loaded once, or again after Unload. A frozen policy may have another shape than the one that is trained, but has its
-	// tokenizer: otherwise the later of the two Loads fails with errTokenizer.
+	// loaded once, or again after Unload. A frozen policy may have another shape than the one that is trained; the server has
+	// seen to it that all have one tokenizer, which has no more tokens than the model.
 	Load(ctx context.Context, p Policy) error
 	// Unload gives up a version, never the newest.
 	Unload(version int64)
-	// Tokenizer is that of the policy that is trained; nil before its first Load.
-	Tokenizer() Tokenizer
 	// Limits are the longest sequences of a policy in tokens: prompt and completion together, and of a probe. An empty name is
 	// the policy that is trained; 0 before its first Load.
 	Limits(policy string) (completed, probed int)
 	// Run does the work until ctx ends, then fails what is left with CodeStopping.
 	Run(ctx context.Context) error
-}
-
-// A Tokenizer turns conversations into tokens and tokens into text. A conversation is the concatenation of its messages.
-type Tokenizer interface {
-	// RenderMessage gives the tokens of one whole message.
-	RenderMessage(role, content string) ([]int32, error)
-	// GenerationPrompt is what stands before an answer of the policy.
-	GenerationPrompt() []int32
-	// Decode gives the text of tokens, without special ones.
-	Decode(tokens []int32) string
-	// Token is one token as text for people.
-	Token(id int32) string
-	// EOS ends an answer.
-	EOS() int32
 }

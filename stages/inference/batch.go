@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
+	"sync"
 
 	"github.com/prl-project/prl/schemas"
 	"github.com/prl-project/prl/stages/internal/lm"
@@ -21,9 +22,11 @@ type sequence struct {
 	rng     *rand.Rand
 	slot    int
 	pending []int32 // tokens that are not in the slot yet: the rest of the prompt, or the token sampled last
+	mu      sync.Mutex
 	out     Completion
-	ended   bool        // its result is in done
-	done    chan result // capacity 1
+	ended   bool          // its result is in done
+	done    chan result   // capacity 1
+	grown   chan struct{} // capacity 1: there is more in out; nil where nobody watches
 }
 
 type result struct {
@@ -34,11 +37,25 @@ type result struct {
 func newSequence(ctx context.Context, r Request, version int64, m *lm.Model) *sequence {
 	n := min(r.MaxTokens, 64)
 	r.Tokens, r.StopTokens = slices.Clone(r.Tokens), slices.Clone(r.StopTokens) // the caller may leave before the loop does
-	return &sequence{
+	s := &sequence{
 		ctx: ctx, request: r, version: version, model: m, rng: lm.NewRNG(uint64(r.Seed)), pending: r.Tokens,
 		out:  Completion{Tokens: make([]int32, 0, n), Logprobs: make([]float32, 0, n)},
 		done: make(chan result, 1),
 	}
+	if r.OnTokens != nil {
+		s.grown = make(chan struct{}, 1)
+	}
+	return s
+}
+
+// soFar is what has been sampled. The loop only ever appends to it.
+func (s *sequence) soFar() Completion {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.out
+	c.Tokens, c.Logprobs, c.Top, c.Versions = slices.Clip(c.Tokens), slices.Clip(c.Logprobs), slices.Clip(c.Top), slices.Clip(c.Versions)
+	c.FinishReason = ""
+	return c
 }
 
 func (s *sequence) fail(err error) { s.end(result{err: err}) }
@@ -49,12 +66,17 @@ func (s *sequence) end(r result) {
 }
 
 // add appends a sampled token, and ends the sequence where it was the last.
-func (s *sequence) add(token int32, logprob float32) {
+func (s *sequence) add(token int32, logprob float32, top []TopLogprob) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	o := &s.out
 	if s.version >= 0 && (len(o.Versions) == 0 || o.Versions[len(o.Versions)-1].Version != s.version) {
 		o.Versions = append(o.Versions, schemas.VersionRun{Offset: len(o.Tokens), Version: s.version})
 	}
 	o.Tokens, o.Logprobs = append(o.Tokens, token), append(o.Logprobs, logprob)
+	if top != nil {
+		o.Top = append(o.Top, top)
+	}
 	switch {
 	case slices.Contains(s.request.StopTokens, token):
 		o.FinishReason = FinishStop
@@ -63,6 +85,8 @@ func (s *sequence) add(token int32, logprob float32) {
 	}
 	if o.FinishReason != "" {
 		s.end(result{completion: *o})
+	} else if s.grown != nil {
+		wake(s.grown)
 	}
 	s.pending = o.Tokens[len(o.Tokens)-1:]
 }
@@ -73,14 +97,15 @@ type batch struct {
 	slots      *slots
 	sampler    lm.Sampler
 	stepTokens int
+	sampled    func(version int64) // told of every token of a version
 	running    []*sequence
 	chunks     []lm.Chunk
 	inStep     []*sequence // aligned with chunks
 }
 
-func newBatch(cfg Config, m *lm.Model, maxLen int) (*batch, error) {
+func newBatch(cfg Config, m *lm.Model, maxLen int, sampled func(version int64)) (*batch, error) {
 	c := m.Config()
-	slotBytes := c.NumHiddenLayers * maxLen * 2 * c.NumKeyValueHeads * (c.HiddenSize / c.NumAttentionHeads) * 4
+	slotBytes := c.NumHiddenLayers * maxLen * 2 * c.KVDim() * 4
 	count := max(1, min(cfg.Slots, cfg.CacheMiB<<20/slotBytes))
 	d, err := lm.NewDecoder(m, count, maxLen)
 	if err != nil {
@@ -89,7 +114,7 @@ func newBatch(cfg Config, m *lm.Model, maxLen int) (*batch, error) {
 	for range count {
 		d.Acquire() // all of them: slots says which are free
 	}
-	return &batch{decoder: d, slots: newSlots(count), stepTokens: cfg.StepTokens}, nil
+	return &batch{decoder: d, slots: newSlots(count), stepTokens: cfg.StepTokens, sampled: sampled}, nil
 }
 
 // admit brings sequences without a pin to the newest version, lets those go that nobody waits for any more, and takes
@@ -119,7 +144,7 @@ func (b *batch) admit(waiting []*sequence, newest *served) []*sequence {
 			return waiting[i:]
 		}
 		b.decoder.Truncate(slot, keep)
-		s.slot, s.pending = slot, s.request.Tokens[keep:]
+		s.slot, s.pending, s.out.Cached = slot, s.request.Tokens[keep:], keep
 		b.running = append(b.running, s)
 	}
 	return nil
@@ -195,5 +220,14 @@ func (b *batch) sample(s *sequence, logits []float32) {
 		s.fail(refuse(http.StatusInternalServerError, CodeInternal, "%s gives log-probabilities that are not finite", policyName(s.request.Policy, s.version)))
 		return
 	}
-	s.add(token, logprob)
+	var top []TopLogprob
+	if n := s.request.TopLogprobs; n > 0 {
+		for _, t := range b.sampler.Top(logits, n) {
+			if !math.IsInf(float64(t.LogProb), -1) {
+				top = append(top, TopLogprob{t.Token, t.LogProb})
+			}
+		}
+	}
+	b.sampled(s.version)
+	s.add(token, logprob, top)
 }

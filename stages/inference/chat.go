@@ -3,84 +3,22 @@ package inference
 import (
 	"encoding/json"
 	"net/http"
-	"time"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/prl-project/prl/stages/inference/render"
 )
 
-// chatRequest is the body of OpenAI's chat completions; pin_version is ours.
+// chatRequest is the body of OpenAI's chat completions.
 type chatRequest struct {
-	samplingParams
-	Model               string        `json:"model"`
-	Messages            []chatMessage `json:"messages"`
-	MaxCompletionTokens *int          `json:"max_completion_tokens"` // another name of max_tokens
-	Logprobs            bool          `json:"logprobs"`
-	Stream              bool          `json:"stream"`
-	PinVersion          *int64        `json:"pin_version"`
-}
-
-type chatMessage struct {
-	Role      string          `json:"role"`
-	Content   chatContent     `json:"content"`
-	ToolCalls json.RawMessage `json:"tool_calls,omitempty"`
-}
-
-// chatContent is a text, null, or a list of texts.
-type chatContent string
-
-// UnmarshalJSON refuses parts that are no text.
-func (c *chatContent) UnmarshalJSON(data []byte) error {
-	var text *string
-	if err := json.Unmarshal(data, &text); err == nil {
-		if text != nil {
-			*c = chatContent(*text)
-		}
-		return nil
-	}
-	var parts []struct{ Type, Text string }
-	if err := json.Unmarshal(data, &parts); err != nil {
-		return refuse(http.StatusBadRequest, CodeInvalid, "content of a message: want a text or a list of text parts")
-	}
-	for _, p := range parts {
-		if p.Type != "text" {
-			return refuse(http.StatusBadRequest, CodeUnsupported, "content of type %q is not supported by this server", p.Type)
-		}
-		*c += chatContent(p.Text)
-	}
-	return nil
-}
-
-type chatReply struct {
-	ID             string       `json:"id"`
-	Object         string       `json:"object"`
-	Created        int64        `json:"created"` // Unix seconds
-	Model          string       `json:"model"`
-	Choices        []chatChoice `json:"choices"`
-	Usage          chatUsage    `json:"usage"`
-	PromptTokenIDs []int32      `json:"prompt_token_ids"`
-}
-
-type chatChoice struct {
-	Index        int           `json:"index"`
-	Message      chatMessage   `json:"message"`
-	FinishReason string        `json:"finish_reason"`
-	Logprobs     *chatLogprobs `json:"logprobs"`
-	TokenIDs     []int32       `json:"token_ids"`
-	Versions     []versionSpan `json:"policy_versions"`
-}
-
-type chatLogprobs struct {
-	Content []chatLogprob `json:"content"`
-}
-
-type chatLogprob struct {
-	tokenLogprob
-	Bytes       []int          `json:"bytes"`
-	TopLogprobs []tokenLogprob `json:"top_logprobs"`
-}
-
-type chatUsage struct {
-	PromptTokens     int `json:"prompt_tokens"`
-	CompletionTokens int `json:"completion_tokens"`
-	TotalTokens      int `json:"total_tokens"`
+	textParams
+	Messages            chatHistory `json:"messages"`
+	Tools               chatTools   `json:"tools"`
+	ToolChoice          toolChoice  `json:"tool_choice"`
+	ParallelToolCalls   *bool       `json:"parallel_tool_calls"`   // false: only the first call of an answer is told
+	MaxCompletionTokens *int        `json:"max_completion_tokens"` // another name of max_tokens
+	Logprobs            bool        `json:"logprobs"`
+	TopLogprobs         int         `json:"top_logprobs"`
 }
 
 // UnmarshalJSON refuses parameters that are not supported.
@@ -89,10 +27,30 @@ func (c *chatRequest) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, (*plain)(c)); err != nil {
 		return err
 	}
-	if c.Stream {
-		return errStream
-	}
-	return checkSupported(data)
+	return checkSupported(data, "n", "stop", "tools", "tool_choice", "top_logprobs")
+}
+
+// chatChoice is an answer, or the next piece of it in a stream.
+type chatChoice struct {
+	Index        int           `json:"index"`
+	Message      *chatAnswer   `json:"message,omitempty"`
+	Delta        *chatAnswer   `json:"delta,omitempty"`
+	FinishReason *string       `json:"finish_reason"` // null before the last event of a stream
+	StopReason   any           `json:"stop_reason"`
+	Logprobs     *chatLogprobs `json:"logprobs"`
+	TokenIDs     []int32       `json:"token_ids,omitempty"`
+	Versions     []versionSpan `json:"policy_versions"` // in a stream, those that begin in the event
+}
+
+type chatLogprobs struct {
+	Content []chatLogprob `json:"content"`
+}
+
+type chatLogprob struct {
+	Token       string        `json:"token"`
+	Logprob     float32       `json:"logprob"`
+	Bytes       []int         `json:"bytes"` // of the token; null where it is not whole characters
+	TopLogprobs []chatLogprob `json:"top_logprobs,omitzero"`
 }
 
 func (s *Server) handleChat(r *http.Request, data []byte) (any, error) {
@@ -100,61 +58,72 @@ func (s *Server) handleChat(r *http.Request, data []byte) (any, error) {
 	if err := decodeBody(data, &body); err != nil {
 		return nil, err
 	}
-	tok, err := s.tokenizer(r.Context())
+	if body.TopLogprobs != 0 && !body.Logprobs {
+		return nil, refuse(http.StatusBadRequest, CodeInvalid, "top_logprobs belong to logprobs: true")
+	}
+	speech, err := s.renderer(r.Context())
 	if err != nil {
 		return nil, err
 	}
-	prompt, err := renderChat(tok, body.Messages)
+	if body.ToolChoice == toolsNone {
+		body.Tools = nil
+	}
+	prompt, err := renderChat(speech, body.Messages, body.Tools)
 	if err != nil {
 		return nil, err
 	}
 	if body.MaxCompletionTokens != nil {
 		body.MaxTokens = body.MaxCompletionTokens
 	}
-	req := Request{Tokens: prompt, PinVersion: body.PinVersion, Model: body.Model}
-	if err := body.apply(&req, tok.EOS()); err != nil {
-		return nil, err
-	}
-	c, err := s.Generate(r.Context(), req)
+	answers, err := body.answers([][]int32{prompt}, body.TopLogprobs, s.cfg.MaxRequests, speech)
 	if err != nil {
 		return nil, err
 	}
-	name := body.Model
-	if name == "" {
-		name = s.cfg.Model
-	}
-	choice := chatChoice{
-		Message:      chatMessage{Role: "assistant", Content: chatContent(tok.Decode(c.Tokens))},
-		FinishReason: c.FinishReason, TokenIDs: c.Tokens, Versions: spansOf(c.Versions),
-	}
-	if body.Logprobs {
-		choice.Logprobs = &chatLogprobs{Content: make([]chatLogprob, len(c.Tokens))}
-		for i, t := range c.Tokens {
-			choice.Logprobs.Content[i] = chatLogprob{tokenLogprob{tok.Token(t), c.Logprobs[i]}, nil, []tokenLogprob{}}
+	turns := make([]turn, len(answers))
+	for i := range turns {
+		turns[i] = turn{
+			speech: speech, tools: len(body.Tools) > 0, one: body.ParallelToolCalls != nil && !*body.ParallelToolCalls,
+			index: body.Stream, callID: func() string { return s.nextID("call") },
 		}
 	}
-	return chatReply{
-		ID: s.nextID("chatcmpl"), Object: "chat.completion", Created: time.Now().Unix(), Model: name,
-		Choices: []chatChoice{choice}, PromptTokenIDs: prompt,
-		Usage: chatUsage{len(prompt), len(c.Tokens), len(prompt) + len(c.Tokens)},
-	}, nil
+	choice := func(p piece) chatChoice {
+		said, finish := turns[p.index].say(p)
+		c := chatChoice{Index: p.index, FinishReason: finish, StopReason: p.reason, TokenIDs: body.tokenIDs(p.tokens()), Versions: p.versions()}
+		if body.Stream {
+			c.Delta = &said
+		} else {
+			c.Message = &said
+		}
+		if body.Logprobs {
+			c.Logprobs = body.logprobs(p, speech)
+		}
+		return c
+	}
+	return talk[chatChoice]{
+		textParams: body.textParams, kind: "chatcmpl", object: "chat.completion", chunk: "chat.completion.chunk",
+		answers: answers, choice: choice, prompt: prompt,
+	}.serve(r.Context(), s)
 }
 
-// renderChat gives the tokens of a conversation that the policy is to answer.
-func renderChat(tok Tokenizer, messages []chatMessage) ([]int32, error) {
-	if len(messages) == 0 {
-		return nil, refuse(http.StatusBadRequest, CodeInvalid, "messages is empty")
-	}
-	var prompt []int32
-	for i, m := range messages {
-		if len(m.ToolCalls) > 0 && !asksForNothing(m.ToolCalls, nil) {
-			return nil, refuse(http.StatusBadRequest, CodeUnsupported, "messages[%d] has tool_calls, which this server does not support", i)
+// logprobs are those of a piece.
+func (c chatRequest) logprobs(p piece, r render.Renderer) *chatLogprobs {
+	l := &chatLogprobs{Content: make([]chatLogprob, len(p.tokens()))}
+	for i, token := range p.tokens() {
+		l.Content[i] = c.logprob(r, token, p.out.Logprobs[p.from+i])
+		l.Content[i].TopLogprobs = []chatLogprob{}
+		for _, t := range p.top(i) {
+			l.Content[i].TopLogprobs = append(l.Content[i].TopLogprobs, c.logprob(r, t.Token, t.Logprob))
 		}
-		tokens, err := tok.RenderMessage(m.Role, string(m.Content))
-		if err != nil {
-			return nil, refuse(http.StatusBadRequest, CodeInvalid, "messages[%d]: %v", i, err)
-		}
-		prompt = append(prompt, tokens...)
 	}
-	return append(prompt, tok.GenerationPrompt()...), nil
+	return l
+}
+
+func (c chatRequest) logprob(r render.Renderer, token int32, logprob float32) chatLogprob {
+	l := chatLogprob{Token: c.tokenText(r, token), Logprob: logprob}
+	if text := r.Token(token); !strings.ContainsRune(text, utf8.RuneError) {
+		for _, b := range []byte(text) {
+			l.Bytes = append(l.Bytes, int(b))
+		}
+	}
+	return l
 }

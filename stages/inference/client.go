@@ -48,6 +48,9 @@ func (c *Client) Generate(ctx context.Context, r Request) (Completion, error) {
 	if err := r.validate(); err != nil {
 		return Completion{}, err
 	}
+	if r.TopLogprobs > 0 {
+		return Completion{}, refuse(http.StatusBadRequest, CodeUnsupported, "top_logprobs = %d: over %s there are none", r.TopLogprobs, pathGenerate)
+	}
 	var reply generateReply
 	if err := c.call(ctx, http.MethodPost, pathGenerate, newGenerateRequest(r), &reply); err != nil {
 		return Completion{}, err

@@ -10,6 +10,13 @@ import (
 
 // Config is the section [inference].
 type Config struct {
+	// Backend is what samples: "native" is this process; "vllm" and "sglang" are servers that this stage stands beside and gives
+	// the weights to; "openai" are servers of one model that is not trained.
+	Backend string `toml:"backend"`
+	// URLs are the roots of the servers where the backend is not native.
+	URLs []string `toml:"urls"`
+	// Remote says how they are led.
+	Remote RemoteConfig `toml:"remote"`
 	// Listen is the address of the HTTP server, port 0 for any that is free; empty for no HTTP. An address that other
 	// machines can reach needs a Token.
 	Listen string `toml:"listen"`
@@ -17,6 +24,8 @@ type Config struct {
 	Token pipeline.Secret `toml:"token"`
 	// Model is the name under which the policy is served; empty is the run's name.
 	Model string `toml:"model"`
+	// Renderer is model.renderer, which is set there; empty for the one that the tokenizer says.
+	Renderer string `toml:"-"`
 	// MaxModelLen is the longest sequence in tokens, prompt and completion together; 0 is run.seq_len, and never more
 	// than the model has positions.
 	MaxModelLen int `toml:"max_model_len"`
@@ -30,6 +39,9 @@ type Config struct {
 	StepTokens int `toml:"step_tokens"`
 	// Versions is how many policy versions are loaded at once, the newest among them; the least recently used goes.
 	Versions int `toml:"versions"`
+	// KeepMiB bounds the whole weights, in MiB, that are kept in memory for the next version in a run whose versions are deltas
+	// or adapters; larger ones, and with 0 all, are read from the blob store again for each.
+	KeepMiB int `toml:"keep_mib"`
 	// MaxRequests bounds the requests in the server, held, waiting or running; beyond, they are refused with 503.
 	MaxRequests int `toml:"max_requests"`
 	// Hold is how long a request waits for the version it is pinned to.
@@ -43,13 +55,17 @@ type Config struct {
 // DefaultConfig serves on port 8000 of this machine.
 func DefaultConfig() Config {
 	return Config{
-		Listen: "localhost:8000", Slots: 512, CacheMiB: 256, StepTokens: 2048, Versions: 4, MaxRequests: 4096,
+		Backend: BackendNative, Remote: DefaultRemoteConfig(),
+		Listen: "localhost:8000", Slots: 512, CacheMiB: 256, StepTokens: 2048, Versions: 4, KeepMiB: 8192, MaxRequests: 4096,
 		Hold: pipeline.Duration(10 * time.Minute), Timeout: pipeline.Duration(15 * time.Minute), Drain: pipeline.Duration(10 * time.Second),
 	}
 }
 
 // Validate checks the section on its own.
 func (c Config) Validate() error {
+	if err := c.validateBackend(); err != nil {
+		return err
+	}
 	switch {
 	case c.MaxModelLen < 0 || c.MaxModelLen == 1:
 		return fmt.Errorf("inference.max_model_len = %d: at least 2, or 0 for run.seq_len", c.MaxModelLen)
@@ -61,6 +77,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("inference.step_tokens = %d: at least 1", c.StepTokens)
 	case c.Versions < 2:
 		return fmt.Errorf("inference.versions = %d: at least 2, the newest and a pinned one", c.Versions)
+	case c.KeepMiB < 0:
+		return fmt.Errorf("inference.keep_mib = %d: at least 0", c.KeepMiB)
 	case c.MaxRequests < 1:
 		return fmt.Errorf("inference.max_requests = %d: at least 1", c.MaxRequests)
 	case c.Hold <= 0:

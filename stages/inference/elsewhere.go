@@ -7,22 +7,25 @@ import (
 	"sync"
 
 	"github.com/prl-project/prl/pipeline"
-	"github.com/prl-project/prl/stages/internal/lm"
+	"github.com/prl-project/prl/stages/inference/render"
 )
 
 // Directory is a Model that sends each request to where its policy is served: frozen policies with a url there, all others
 // to the server of the one that is trained. From Verify on no frozen policy is asked before its server has been looked at:
 // those of Uses at once, others (of an eval that somebody runs by hand) with their first request.
 type Directory struct {
+	// Renderer is the name of the run's, as render.New takes it.
+	Renderer string
+
 	home   Host
 	frozen map[string]FrozenConfig
 	away   map[string]*Client // of the frozen policies with a url, by name
 	uses   []Use
 	log    *slog.Logger
 
-	mu        sync.Mutex
-	tokenizer string            // see tokenizerID; empty before Verify
-	recorded  map[string]string // how traces name the frozen policies that were looked at, by name
+	mu       sync.Mutex
+	renderer string            // ID of the run's; empty before Verify
+	recorded map[string]string // how traces name the frozen policies that were looked at, by name
 }
 
 // Use says what a run asks a frozen policy for.
@@ -109,7 +112,7 @@ func (d *Directory) Probe(ctx context.Context, p Probe) ([]float32, error) {
 func (d *Directory) known(ctx context.Context, policy string) error {
 	d.mu.Lock()
 	_, done := d.recorded[policy]
-	done = done || policy == "" || d.tokenizer == ""
+	done = done || policy == "" || d.renderer == ""
 	d.mu.Unlock()
 	if done {
 		return nil
@@ -121,16 +124,12 @@ func (d *Directory) known(ctx context.Context, policy string) error {
 // the policy, with the run's tokenizer, and can answer all it will be asked. What will not pass is fatal. Where a server does
 // not say which tokenizer it has, which only prl's own does, that is logged.
 func (d *Directory) Verify(ctx context.Context, tokenizer []byte) error {
-	own, err := lm.ParseTokenizer(tokenizer)
+	own, err := render.New(d.Renderer, tokenizer)
 	if err != nil {
 		return pipeline.Fatal("tokenizer of the run: %w", err)
 	}
-	id, err := tokenizerID(own)
-	if err != nil {
-		return err
-	}
 	d.mu.Lock()
-	d.tokenizer = id
+	d.renderer = own.ID()
 	d.mu.Unlock()
 	for _, u := range d.uses {
 		err := d.known(ctx, u.Policy)

@@ -176,7 +176,7 @@ func TestUnusedPoliciesAreLookedAtLate(t *testing.T) {
 	lists := 0
 	home := &host{Model: inner, models: func(ctx context.Context) ([]ModelCard, error) { lists++; return inner.Models(ctx) }}
 	strange := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintf(w, `{"data":[{"id":"m","tokenizer_sha256":%q}]}`, must(tokenizerID(other)))
+		fmt.Fprintf(w, `{"data":[{"id":"m","renderer":%q}]}`, rendererOf(t, other).ID())
 	}))
 	defer strange.Close()
 	d := NewDirectory(home, map[string]FrozenConfig{"old": section, "strange": {URL: strange.URL, Model: "m"}}, nil, slog.New(slog.DiscardHandler))

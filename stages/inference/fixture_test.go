@@ -16,6 +16,7 @@ import (
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/schemas"
+	"github.com/prl-project/prl/stages/inference/render"
 	"github.com/prl-project/prl/stages/internal/lm"
 )
 
@@ -58,6 +59,20 @@ func testPolicy(t testing.TB, version int64) Policy {
 	t.Helper()
 	m, tok := testModel(t, version)
 	return policyOf(t, version, m, tok)
+}
+
+// rendererOf is the renderer that a server makes of a tokenizer.
+func rendererOf(t testing.TB, tok *lm.Tokenizer) render.Renderer {
+	t.Helper()
+	data, err := json.Marshal(tok)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := render.New("", data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
 }
 
 func testConfig() Config {

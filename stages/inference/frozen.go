@@ -72,9 +72,6 @@ func ValidateFrozen(sections map[string]FrozenConfig) error {
 	return nil
 }
 
-// errTokenizer is wrapped where a frozen policy and the one that is trained have different tokenizers.
-var errTokenizer = errors.New("it has another tokenizer than the policy that is trained: make both with the same model.alphabet")
-
 // folders are the frozen policies that a server has itself.
 func folders(sections map[string]FrozenConfig) map[string]string {
 	own := map[string]string{}
@@ -110,13 +107,16 @@ func readFolder(name, dir string) (Policy, error) {
 
 // loadFrozen loads the frozen policies of this server. An error is fatal: without them the run is another one.
 func (s *Server) loadFrozen(ctx context.Context) error {
+	if s.fixed {
+		return s.loadFixed(ctx)
+	}
 	defer close(s.thawed)
 	for _, name := range slices.Sorted(maps.Keys(s.frozen)) {
 		p, err := readFolder(name, s.frozen[name])
 		if err != nil {
 			return pipeline.Fatal("%w", err)
 		}
-		if err := s.backend.Load(ctx, p); err != nil {
+		if err := s.install(ctx, p); err != nil {
 			return pipeline.Fatal("frozen.%s.folder = %q: %w", name, s.frozen[name], err)
 		}
 		s.weights[name] = fmt.Sprintf("%x", sha256.Sum256(p.Weights))
@@ -131,6 +131,9 @@ func (s *Server) policyOf(policy, model string) (string, error) {
 	if name == "" {
 		name = model
 	}
+	if s.fixed {
+		return s.fixedPolicy(name)
+	}
 	if policy == "" && (name == "" || name == s.cfg.Model) {
 		return "", nil
 	}
@@ -142,5 +145,8 @@ func (s *Server) policyOf(policy, model string) (string, error) {
 
 // served are the names under which policies are served, the one that is trained first.
 func (s *Server) served() []string {
+	if s.fixed {
+		return []string{s.cfg.Model}
+	}
 	return append([]string{s.cfg.Model}, slices.Sorted(maps.Keys(s.frozen))...)
 }

@@ -97,7 +97,7 @@ func TestFrozenPoliciesByName(t *testing.T) {
 		t.Errorf("%d %s", status, data)
 	}
 	status, data = post(t, hs.URL+"/v1/chat/completions", `{"model":"teacher","messages":[{"role":"user","content":"a"}],"max_tokens":1}`)
-	if got := decode[chatReply](t, data); status != http.StatusOK || got.Model != "teacher" {
+	if got := decode[textReply[chatChoice]](t, data); status != http.StatusOK || got.Model != "teacher" {
 		t.Errorf("%d %s", status, data)
 	}
 	for body, want := range map[string]string{
@@ -114,7 +114,7 @@ func TestFrozenPoliciesByName(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, data = reply(t, resp)
-	if got := decode[modelList](t, data).Data; len(got) != 2 || got[1].ID != "teacher" || got[1].Tokenizer != got[0].Tokenizer ||
+	if got := decode[modelList](t, data).Data; len(got) != 2 || got[1].ID != "teacher" || got[1].Renderer != got[0].Renderer ||
 		got[0].Weights != "" || len(got[1].Weights) != 64 || got[1].MaxModelLen != 48 || got[1].MaxProbeLen != 48 {
 		t.Errorf("models %s", data)
 	}
@@ -168,10 +168,7 @@ func TestFrozenFolderIsRefused(t *testing.T) {
 
 // The tokenizer is compared in whatever order the two come.
 func TestFrozenTokenizerAfterTheTrainedOne(t *testing.T) {
-	n := newNative(testConfig())
-	if err := n.Load(t.Context(), testPolicy(t, 0)); err != nil {
-		t.Fatal(err)
-	}
+	s, _ := serve(t, nil)
 	other, err := lm.NewTokenizer(alphabet[1:] + alphabet[:1])
 	if err != nil {
 		t.Fatal(err)
@@ -179,10 +176,10 @@ func TestFrozenTokenizerAfterTheTrainedOne(t *testing.T) {
 	m, _ := testModel(t, 1)
 	p := policyOf(t, 0, m, other)
 	p.Name = "teacher"
-	if err := n.Load(t.Context(), p); !errors.Is(err, errTokenizer) {
+	if err := s.install(t.Context(), p); !errors.Is(err, errTokenizer) {
 		t.Errorf("got %v", err)
 	}
-	if len(n.frozen) != 0 || n.newest != 0 {
+	if most, _ := s.backend.Limits("teacher"); most != 0 {
 		t.Error("it is served all the same")
 	}
 }

@@ -12,20 +12,33 @@ import (
 
 // FuzzRequest posts anything to the endpoints: whatever it is, the answer is a completion or says what is wrong with it.
 func FuzzRequest(f *testing.F) {
-	f.Add(true, `{"token_ids":[5,10],"sampling_params":{"temperature":0.7,"max_tokens":2,"logprobs":1}}`)
-	f.Add(true, `{"token_ids":[-1,99999999999],"sampling_params":{"max_tokens":-3,"top_p":2,"seed":1e30}}`)
-	f.Add(true, `{"token_ids":[],"sampling_params":null,"pin_version":-1}`)
-	f.Add(true, `{"model":"test","token_ids":[5,10],"sampling_params":{"prompt_logprobs":0,"max_tokens":1,"temperature":0.5}}`)
-	f.Add(false, `{"messages":[{"role":"user","content":"abc"}],"max_tokens":2}`)
-	f.Add(false, `{"messages":[{"role":"\u0000","content":[{"type":"image"}]}],"temperature":"hot"}`)
-	f.Add(false, `[[[[`)
+	paths := []string{pathGenerate, pathChat, pathCompletions, "/tokenize", "/detokenize"}
+	for _, seed := range []struct {
+		path uint
+		body string
+	}{
+		{0, `{"token_ids":[5,10],"sampling_params":{"temperature":0.7,"max_tokens":2,"logprobs":1}}`},
+		{0, `{"token_ids":[-1,99999999999],"sampling_params":{"max_tokens":-3,"top_p":2,"seed":1e30}}`},
+		{0, `{"token_ids":[],"sampling_params":null,"pin_version":-1}`},
+		{0, `{"model":"test","token_ids":[5,10],"sampling_params":{"prompt_logprobs":0,"max_tokens":1,"temperature":0.5}}`},
+		{1, `{"messages":[{"role":"user","content":"abc"}],"max_tokens":2}`},
+		{1, `{"messages":[{"role":"\u0000","content":[{"type":"image"}]}],"temperature":"hot"}`},
+		{1, `{"messages":[{"role":"tool","tool_calls":[{}]}],"tools":[{"type":"function","function":{"name":"f"}}],"n":2}`},
+		{1, `{"messages":[{"content":null}],"tool_choice":{},"stream":true,"stream_options":{"include_usage":true}}`},
+		{1, `{"messages":[{"role":"user"}],"logprobs":true,"top_logprobs":3,"stop":["a","b"],"stream":true,"max_tokens":3}`},
+		{1, `[[[[`},
+		{2, `{"prompt":[[5],[6,7]],"n":2,"stream":true,"logprobs":1,"max_tokens":2,"stop":"x"}`},
+		{2, `{"prompt":[null,"a"],"stop":[1],"stream_options":7}`},
+		{2, `{"prompt":"a","max_tokens":2,"stop_token_ids":[-7],"ignore_eos":true}`},
+		{3, `{"prompt":"ab","return_token_strs":true}`},
+		{3, `{"messages":[{"role":"user","content":"a"}],"tools":[]}`},
+		{4, `{"tokens":[-1,5,1000000]}`},
+	} {
+		f.Add(seed.path, seed.body)
+	}
 	_, hs := serve(f, func(c *Config) { c.Hold = pipeline.Duration(time.Millisecond) })
-	f.Fuzz(func(t *testing.T, generate bool, body string) {
-		path := "/v1/chat/completions"
-		if generate {
-			path = pathGenerate
-		}
-		if status, data := post(t, hs.URL+path, body); status >= 500 && status != http.StatusGatewayTimeout {
+	f.Fuzz(func(t *testing.T, path uint, body string) {
+		if status, data := post(t, hs.URL+paths[path%uint(len(paths))], body); status >= 500 && status != http.StatusGatewayTimeout {
 			t.Fatalf("%d %s", status, data)
 		}
 	})

@@ -29,6 +29,8 @@ type generateSampling struct {
 type generateReply struct {
 	RequestID string           `json:"request_id"`
 	Choices   []generateChoice `json:"choices"`
+	// PromptTokenIDs are what the policy saw, where that is not the token_ids of the request.
+	PromptTokenIDs []int32 `json:"prompt_token_ids,omitempty"`
 	probeReply
 }
 
@@ -44,9 +46,20 @@ type logprobs struct {
 	Content []tokenLogprob `json:"content"`
 }
 
+// tokenLogprob names its token as text, or in generate's replies as token_id:<id>. There vLLM gives the id as a number from
+// 0.32 on, and no text.
 type tokenLogprob struct {
 	Token   string  `json:"token"`
+	TokenID *int32  `json:"token_id,omitempty"`
 	Logprob float32 `json:"logprob"`
+}
+
+// of says whether it is of a token, in a reply of generate.
+func (l tokenLogprob) of(token int32) bool {
+	if l.TokenID != nil {
+		return *l.TokenID == token
+	}
+	return l.Token == tokenName(token)
 }
 
 // versionSpan says which policy version sampled the tokens from an offset on.
@@ -89,7 +102,7 @@ func newGenerateRequest(r Request) generateRequest {
 
 // UnmarshalJSON refuses parameters that are not supported.
 func (g *generateSampling) UnmarshalJSON(data []byte) error {
-	if err := checkSupported(data, "prompt_logprobs"); err != nil {
+	if err := checkSupported(data, "prompt_logprobs", "skip_special_tokens"); err != nil {
 		return err
 	}
 	type plain generateSampling
@@ -109,7 +122,7 @@ func (s *Server) handleGenerate(r *http.Request, data []byte) (any, error) {
 		return nil, err
 	}
 	if body.Stream {
-		return nil, errStream
+		return nil, refuse(http.StatusBadRequest, CodeUnsupported, "not supported by this endpoint: [stream]; send stream: false, or use /v1/completions")
 	}
 	if len(body.Features) > 0 && !asksForNothing(body.Features, nil) {
 		return nil, refuse(http.StatusBadRequest, CodeUnsupported, "not supported by this server: [features]")
@@ -117,16 +130,16 @@ func (s *Server) handleGenerate(r *http.Request, data []byte) (any, error) {
 	if n := body.Sampling.Logprobs; n != nil && (*n < 0 || *n > 1) {
 		return nil, refuse(http.StatusBadRequest, CodeUnsupported, "logprobs = %d: 1, of the sampled token, or 0", *n)
 	}
-	tok, err := s.tokenizer(r.Context())
+	speech, err := s.renderer(r.Context())
 	if err != nil {
 		return nil, err
 	}
 	req := Request{Tokens: body.TokenIDs, PinVersion: body.PinVersion, Model: body.Model}
-	if err := body.Sampling.apply(&req, tok.EOS()); err != nil {
+	if err := body.Sampling.apply(&req, speech.Stop()); err != nil {
 		return nil, err
 	}
 	if n := body.Sampling.PromptLogprobs; n != nil {
-		return s.handleProbe(r.Context(), req, *n, tok)
+		return s.handleProbe(r.Context(), req, *n, speech)
 	}
 	c, err := s.Generate(r.Context(), req)
 	if err != nil {
@@ -136,10 +149,10 @@ func (s *Server) handleGenerate(r *http.Request, data []byte) (any, error) {
 	if n := body.Sampling.Logprobs; n != nil && *n == 1 {
 		choice.Logprobs = &logprobs{Content: make([]tokenLogprob, len(c.Tokens))}
 		for i, t := range c.Tokens {
-			choice.Logprobs.Content[i] = tokenLogprob{tokenName(t), c.Logprobs[i]}
+			choice.Logprobs.Content[i] = tokenLogprob{Token: tokenName(t), Logprob: c.Logprobs[i]}
 		}
 	}
-	return generateReply{RequestID: s.nextID("gen"), Choices: []generateChoice{choice}}, nil
+	return generateReply{RequestID: s.nextID("gen"), Choices: []generateChoice{choice}, PromptTokenIDs: c.Prompt}, nil
 }
 
 // errAborted is a completion that vLLM gave up, as when it is told to pause: the next may be whole.
@@ -166,9 +179,9 @@ func (r generateReply) completion(frozen bool) (Completion, error) {
 	case !frozen && (len(c.Versions) == 0 || c.Versions[0].Offset != 0):
 		return Completion{}, errors.New("it does not say which policy version sampled the first token")
 	}
-	out := Completion{Tokens: c.TokenIDs, Logprobs: make([]float32, n), FinishReason: c.FinishReason}
+	out := Completion{Prompt: r.PromptTokenIDs, Tokens: c.TokenIDs, Logprobs: make([]float32, n), FinishReason: c.FinishReason}
 	for i, l := range c.Logprobs.Content {
-		if l.Token != tokenName(c.TokenIDs[i]) {
+		if !l.of(c.TokenIDs[i]) {
 			return Completion{}, fmt.Errorf("log-probability %d is of %q, the token is %d", i, l.Token, c.TokenIDs[i])
 		}
 		if f := float64(l.Logprob); math.IsNaN(f) || math.IsInf(f, 0) || f > 0 {

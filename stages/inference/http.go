@@ -18,9 +18,6 @@ const (
 	bodyTimeout  = time.Minute
 )
 
-// errStream refuses streaming.
-var errStream = refuse(http.StatusBadRequest, CodeUnsupported, "not supported by this server: [stream]; send stream: false")
-
 // errorReply is OpenAI's error object.
 type errorReply struct {
 	Error struct {
@@ -35,8 +32,16 @@ type errorReply struct {
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET "+pathModels, s.endpoint(s.handleModels))
+	mux.Handle("GET "+pathModels+"/{name...}", s.endpoint(s.handleModel))
 	mux.Handle("POST /v1/chat/completions", s.endpoint(s.handleChat))
+	mux.Handle("POST /v1/completions", s.endpoint(s.handleCompletions))
 	mux.Handle("POST "+pathGenerate, s.endpoint(s.handleGenerate))
+	mux.Handle("POST /tokenize", s.endpoint(s.handleTokenize))
+	mux.Handle("POST /detokenize", s.endpoint(s.handleDetokenize))
+	for _, path := range []string{"/health", "/ping"} {
+		mux.HandleFunc(path, s.handleHealth)
+	}
+	mux.HandleFunc("GET /version", handleVersion)
 	mux.Handle("/", s.endpoint(func(r *http.Request, _ []byte) (any, error) {
 		return nil, refuse(http.StatusNotFound, CodeInvalid, "no endpoint %s %s", r.Method, r.URL.Path)
 	}))
@@ -50,7 +55,7 @@ func (s *Server) httpServer() *http.Server {
 	}
 }
 
-// endpoint answers with what f returns for a request and its body, as JSON.
+// endpoint answers with what f returns for a request and its body, as JSON or as a stream.
 func (s *Server) endpoint(f func(r *http.Request, body []byte) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var body []byte
@@ -61,6 +66,11 @@ func (s *Server) endpoint(f func(r *http.Request, body []byte) (any, error)) htt
 		}
 		if err == nil {
 			reply, err = f(r, body)
+		}
+		if run, ok := reply.(stream); ok && err == nil {
+			if err = s.streamOut(w, r, run); err == nil {
+				return
+			}
 		}
 		if r.Context().Err() != nil {
 			return // nobody is there any more

@@ -81,11 +81,11 @@ func TestChatEndpoint(t *testing.T) {
 	}
 	prompt := slices.Concat(must(tok.RenderMessage("system", "hi")), must(tok.RenderMessage("user", "abc")), tok.GenerationPrompt())
 	want := alone(t, Request{Tokens: prompt, MaxTokens: 6, Temperature: 1, Seed: 4, StopTokens: []int32{tok.EOS()}}, 64, []*lm.Model{m}, []int64{0}, []int{0})
-	got := decode[chatReply](t, data)
+	got := decode[textReply[chatChoice]](t, data)
 	c := got.Choices[0]
-	if !slices.Equal(got.PromptTokenIDs, prompt) || !slices.Equal(c.TokenIDs, want.Tokens) || c.FinishReason != want.FinishReason ||
-		string(c.Message.Content) != tok.Decode(want.Tokens) || c.Message.Role != "assistant" || len(c.Versions) != 1 ||
-		got.Usage != (chatUsage{len(prompt), len(want.Tokens), len(prompt) + len(want.Tokens)}) || got.Object != "chat.completion" {
+	if !slices.Equal(got.PromptTokenIDs, prompt) || !slices.Equal(c.TokenIDs, want.Tokens) || *c.FinishReason != want.FinishReason ||
+		*c.Message.Content != tok.Decode(want.Tokens) || c.Message.Role != "assistant" || len(c.Versions) != 1 ||
+		*got.Usage != (usage{len(prompt), len(want.Tokens), len(prompt) + len(want.Tokens), promptDetails{}}) || got.Object != "chat.completion" {
 		t.Errorf("the reply is %s", data)
 	}
 	for i, l := range c.Logprobs.Content {
@@ -103,19 +103,29 @@ func must[T any](v T, err error) T {
 }
 
 func TestModelsEndpoint(t *testing.T) {
-	_, hs := serve(t, nil)
+	s, hs := serve(t, nil)
 	resp, err := http.Get(hs.URL + "/v1/models")
 	if err != nil {
 		t.Fatal(err)
 	}
 	status, data := reply(t, resp)
 	_, tok := testModel(t, 0)
-	id, err := tokenizerID(tok)
-	if err != nil || len(id) != 64 {
-		t.Fatal(id, err)
-	}
-	if got := decode[modelList](t, data); status != 200 || len(got.Data) != 1 || got.Data[0] != (ModelCard{"test", "model", "prl", 64, 96, id, ""}) {
+	card := ModelCard{ID: "test", Object: "model", Created: s.began.Unix(), OwnedBy: "prl", MaxModelLen: 64, MaxProbeLen: 96, Renderer: rendererOf(t, tok).ID()}
+	if got := decode[modelList](t, data); status != 200 || !slices.Equal(got.Data, []ModelCard{card}) {
 		t.Errorf("%d %s", status, data)
+	}
+	resp, err = http.Get(hs.URL + "/v1/models/test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, data = reply(t, resp); status != 200 || decode[ModelCard](t, data) != card {
+		t.Errorf("%d %s", status, data)
+	}
+	if resp, err = http.Get(hs.URL + "/v1/models/"); err != nil {
+		t.Fatal(err)
+	}
+	if status, data = reply(t, resp); status != 404 || !strings.Contains(string(data), "missing") {
+		t.Errorf("no name: %d %s", status, data)
 	}
 }
 
@@ -143,7 +153,7 @@ func TestEndOfSequenceStopsUnlessIgnored(t *testing.T) {
 
 func TestRefusals(t *testing.T) {
 	_, hs := serve(t, nil)
-	const generate, chat = pathGenerate, "/v1/chat/completions"
+	const generate, chat, completions = pathGenerate, "/v1/chat/completions", "/v1/completions"
 	params := func(p string) string { return `{"token_ids":[5],"sampling_params":{` + p + `}}` }
 	talk := func(p string) string { return `{"messages":[{"role":"user","content":"a"}],` + p + `}` }
 	for _, c := range []struct {
@@ -181,16 +191,57 @@ func TestRefusals(t *testing.T) {
 		{generate, ``, 400, "JSON"},
 		{generate, `{"token_ids":[5]} {}`, 400, "JSON"},
 		{generate, strings.Repeat(" ", maxBodyBytes+1), 413, "16777216"},
-		{chat, talk(`"stream":true`), 400, "stream"},
-		{chat, talk(`"top_logprobs":3,"logprobs":true`), 400, "top_logprobs"},
-		{chat, talk(`"tools":[{"type":"function"}]`), 400, "tools"},
+		{generate, params(`"tools":[{"type":"function"}]`), 400, "tools"},
+		{chat, talk(`"stream_options":{"include_usage":true}`), 400, "stream_options"},
+		{chat, talk(`"top_logprobs":3`), 400, "top_logprobs"},
+		{chat, talk(`"top_logprobs":21,"logprobs":true`), 400, "top_logprobs = 21"},
+		{chat, talk(`"top_logprobs":-1,"logprobs":true`), 400, "top_logprobs = -1"},
+		{chat, talk(`"n":0`), 400, "n = 0"},
+		{chat, talk(`"n":5000`), 400, "n = 5000"},
+		{chat, talk(`"stop":["a",""]`), 400, "stop[1]"},
+		{chat, talk(`"stop":["a","` + strings.Repeat("b", 1025) + `"]`), 400, "stop[1] has 1025 bytes"},
+		{chat, talk(`"stop":"` + strings.Repeat("b", 1025) + `"`), 400, "stop[0] has 1025 bytes"},
+		{generate, params(`"stop_token_ids":[5` + strings.Repeat(",5", 1023) + `]`), 400, "1025 stop tokens"},
+		{chat, talk(`"stop":7`), 400, "stop"},
+		{chat, talk(`"stop":["a"` + strings.Repeat(`,"a"`, 64) + `]`), 400, "65 texts"},
+		{chat, talk(`"tools":[{"type":"function"}]`), 400, "tools[0] has no name"},
+		{chat, talk(`"tools":[{"type":"retrieval"}]`), 400, "retrieval"},
+		{chat, talk(`"tool_choice":"required"`), 400, "tool_choice = \"required\""},
+		{chat, talk(`"tool_choice":{"type":"function","function":{"name":"f"}}`), 400, "tool_choice"},
+		{chat, talk(`"functions":[{"name":"f"}]`), 400, "functions"},
+		{chat, talk(`"reasoning_effort":"high"`), 400, "reasoning_effort"},
+		{chat, talk(`"chat_template_kwargs":{"enable_thinking":false}`), 400, "chat_template_kwargs"},
+		{chat, talk(`"skip_special_tokens":false`), 400, "skip_special_tokens"},
+		{chat, talk(`"stream":true,"temperature":-1`), 400, "temperature = -1"},
+		{chat, talk(`"stream":true,"model":"gpt-9"`), 404, "gpt-9"},
 		{chat, talk(`"response_format":{"type":"json_object"}`), 400, "response_format"},
 		{chat, talk(`"add_generation_prompt":false`), 400, "add_generation_prompt"},
 		{chat, `{"messages":[]}`, 400, "messages"},
 		{chat, `{"messages":[{"role":"wizard","content":"a"}]}`, 400, "wizard"},
 		{chat, `{"messages":[{"role":"user","content":[{"type":"image_url"}]}]}`, 400, "image_url"},
 		{chat, `{"messages":[{"role":"assistant","tool_calls":[{"id":"1"}]}]}`, 400, "tool_calls"},
+		{chat, `{"messages":[{"role":"user","tool_calls":[{"id":"1","function":{"name":"f"}}]}]}`, 400, "tool_calls"},
 		{chat, `[]`, 400, "JSON"},
+		{completions, `{}`, 400, "prompt is missing"},
+		{completions, `{"prompt":[]}`, 400, "prompt is missing"},
+		{completions, `{"prompt":""}`, 400, "no tokens"},
+		{completions, `{"prompt":["a",""]}`, 400, "prompt 1 of 2"},
+		{completions, `{"prompt":[[]]}`, 400, "prompt 0 of 1"},
+		{completions, `{"prompt":["a",5]}`, 400, "prompt: want"},
+		{completions, `{"prompt":{"a":5}}`, 400, "prompt: want"},
+		{completions, `{"prompt":[5,100000]}`, 400, "vocabulary"},
+		{completions, `{"prompt":[5,100000],"stream":true}`, 400, "vocabulary"},
+		{completions, `{"prompt":"a","echo":true}`, 400, "echo"},
+		{completions, `{"prompt":"a","suffix":"b"}`, 400, "suffix"},
+		{completions, `{"prompt":"a","best_of":3}`, 400, "best_of"},
+		{completions, `{"prompt":"a","logprobs":21}`, 400, "top_logprobs = 21"},
+		{completions, `{"prompt":"a","max_tokens":0}`, 400, "max_tokens = 0"},
+		{completions, `{"prompt":"a","top_k":5,"min_p":0.5}`, 400, "[min_p top_k]"},
+		{completions, `{"prompt":["a","b","c"],"n":1366}`, 400, "3 prompts"},
+		{"/tokenize", `{}`, 400, "either prompt or messages"},
+		{"/tokenize", `{"prompt":"a","messages":[]}`, 400, "either prompt or messages"},
+		{"/tokenize", `{"prompt":"a","model":"gpt-9"}`, 404, "gpt-9"},
+		{"/detokenize", `{"tokens":"a"}`, 400, "JSON"},
 		{"/v1/embeddings", `{}`, 404, "/v1/embeddings"},
 	} {
 		status, data := post(t, hs.URL+c.path, c.body)
@@ -254,6 +305,9 @@ func TestClientErrors(t *testing.T) {
 	}
 	if _, err := cl.Generate(t.Context(), Request{}); !errors.As(err, &e) || e.Code != CodeInvalid {
 		t.Errorf("no prompt: %v", err)
+	}
+	if _, err := cl.Generate(t.Context(), Request{Tokens: []int32{1}, TopLogprobs: 1}); !errors.As(err, &e) || e.Code != CodeUnsupported {
+		t.Errorf("top log-probabilities: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -7,12 +7,17 @@
 //   - A new version is swapped in between two tokens and drops no request; Completion.Versions says where.
 //   - A request with a pin is served by exactly that version. If the version is not published yet the request is held
 //     until it is, at most Config.Hold; if it is not loaded any more it is loaded again from the blob store.
-//   - Nothing is served under a version before its record, or with bytes other than the record's SHA-256 names.
+//   - Nothing is served under a version before its record, or with bytes other than the record's SHA-256 names: of a version
+//     that is published as a delta, also the whole weights that it gives.
 //   - Parameters that would change the distribution in a way that is not implemented are refused by name.
 //   - Frozen policies ([frozen.<name>], folders) are served beside it under their names, from before the first request to
 //     the end, with the same invariance. They have no versions, may have another shape, and have the run's tokenizer:
 //     otherwise the stage does not start. The SHA-256 of their weights is logged, and /v1/models lists it.
 //   - A probe gives, of tokens that stand already, the bits with which they would have been sampled.
+//   - Streaming, stop strings and several choices change nothing of what is sampled: a reply has the very tokens that the
+//     request of that seed alone gives, up to the one that ends it. A client that reads slowly holds up nobody else.
+//
+// What the HTTP interface takes and refuses stands in README.md.
 //
 // Optimisations: a prompt that goes on where a sequence kept in a slot ends is not computed again (under the same version).
 //
@@ -50,12 +55,18 @@ type Server struct {
 	frozen   map[string]string // folders of the frozen policies, by name
 	weights  map[string]string // SHA-256 of their weights, in hex; complete once thawed is closed
 	thawed   chan struct{}     // closed once they are loaded
+	fixed    bool              // none is trained: the only policy is a frozen one
 	backend  Backend
 	policies *policies
+	loader   *loader
+	voice    voice
 	metrics  *metrics
 
-	id  string // of the server, in the names of replies
-	ids atomic.Int64
+	complaint complaint // of the newest version; publish's alone
+
+	id    string // of the server, in the names of replies
+	ids   atomic.Int64
+	began time.Time
 
 	listening chan struct{} // closed once addr stands
 	addr      net.Addr
@@ -75,6 +86,15 @@ func New(rt *pipeline.Runtime, cfg Config, frozen map[string]FrozenConfig) (*Ser
 	if err != nil {
 		return nil, err
 	}
+	return NewServer(rt, cfg, frozen, newNative(cfg))
+}
+
+// NewServer makes the stage with a backend.
+func NewServer(rt *pipeline.Runtime, cfg Config, frozen map[string]FrozenConfig, b Backend) (*Server, error) {
+	cfg, err := cfg.forRun(rt.Run)
+	if err != nil {
+		return nil, err
+	}
 	if err := ValidateFrozen(frozen); err != nil {
 		return nil, err
 	}
@@ -82,7 +102,7 @@ func New(rt *pipeline.Runtime, cfg Config, frozen map[string]FrozenConfig) (*Ser
 	if _, taken := own[cfg.Model]; taken {
 		return nil, fmt.Errorf("frozen.%s: the policy that is trained is served under this name (inference.model, or run.name); choose another", cfg.Model)
 	}
-	return newServer(rt, cfg, own, newNative(cfg))
+	return newServer(rt, cfg, own, b)
 }
 
 func newServer(rt *pipeline.Runtime, cfg Config, frozen map[string]string, b Backend) (*Server, error) {
@@ -94,8 +114,16 @@ func newServer(rt *pipeline.Runtime, cfg Config, frozen map[string]string, b Bac
 		rt: rt, cfg: cfg, frozen: frozen, weights: map[string]string{}, backend: b, metrics: m, id: fmt.Sprintf("%08x", rand.Uint32()),
 		listening: make(chan struct{}), empty: make(chan struct{}), thawed: make(chan struct{}),
 	}
+	s.voice.name, s.began = cfg.Renderer, time.Now()
 	s.holding, s.endHold = context.WithCancelCause(context.Background())
+	s.loader = newLoader(rt.Blobs, cfg.KeepMiB)
+	if w, ok := b.(watchable); ok {
+		w.watch(m.arrival.sampled)
+	}
 	s.policies = newPolicies(cfg.Versions, time.Duration(cfg.Hold), s.load, b.Unload)
+	if cfg.OneVersion() {
+		s.policies.single, s.policies.limit = true, 1
+	}
 	rt.Health.Set(Stage, false)
 	return s, nil
 }
@@ -168,21 +196,6 @@ func (s *Server) available(ctx context.Context, policy string, pin *int64) (rele
 	return s.policies.use(ctx, *pin)
 }
 
-// tokenizer waits for the first policy.
-func (s *Server) tokenizer(ctx context.Context) (Tokenizer, error) {
-	if t := s.backend.Tokenizer(); t != nil {
-		return t, nil
-	}
-	if err := s.enter(); err != nil {
-		return nil, err
-	}
-	defer s.leave()
-	if _, err := s.available(ctx, "", nil); err != nil {
-		return nil, err
-	}
-	return s.backend.Tokenizer(), nil
-}
-
 func (s *Server) enter() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -227,7 +240,9 @@ func (s *Server) Run(ctx context.Context) error {
 	defer endWork()
 	g, stop := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.backend.Run(work) })
-	g.Go(func() error { return s.follow(stop) })
+	if !s.fixed {
+		g.Go(func() error { return s.follow(stop) })
+	}
 	if hs != nil {
 		g.Go(func() error {
 			if err := hs.Serve(l); !errors.Is(err, http.ErrServerClosed) {
@@ -310,47 +325,42 @@ func (s *Server) poll(ctx context.Context, f *pipeline.Follower) ([]pipeline.Rec
 	return records, errors.Join(err, ctx.Err())
 }
 
-// publish takes records of policies. A version that cannot be loaded is logged, and tried again when this is called next;
-// meanwhile the one before goes on serving. An error is fatal.
+// publish takes records of policies. A version that cannot be loaded is logged, now and then, and tried again when this is
+// called next; meanwhile the one before goes on serving, where the backend still has it. An error is fatal.
 func (s *Server) publish(ctx context.Context, records []pipeline.Record) error {
 	var versions []*schemas.PolicyVersion
 	for _, r := range records {
 		if v, ok := r.Value.(*schemas.PolicyVersion); ok {
 			versions = append(versions, v)
+			s.metrics.arrival.published(v)
 		}
 	}
+	s.loader.publish(versions...)
 	s.policies.publish(versions...)
 	newest, err := s.policies.serveNewest(ctx)
 	switch {
 	case err == nil && newest != none:
 		s.metrics.version.Set(float64(newest))
 		s.rt.Health.Set(Stage, true)
-	case errors.Is(err, errTokenizer):
+	case errors.Is(err, errTokenizer), errors.Is(err, pipeline.ErrFatal):
 		return pipeline.Fatal("%w", err)
-	case err != nil && ctx.Err() == nil:
-		s.rt.Log.Error("the newest policy cannot be served", "error", err)
+	case err != nil && ctx.Err() == nil && s.complaint.due(err, time.Now()):
+		s.rt.Log.Error("the newest policy cannot be served; it is tried again", "error", err)
 	}
 	return nil
 }
 
-// load brings a version from the blob store, which checks lengths and SHA-256, to the backend.
-func (s *Server) load(ctx context.Context, v *schemas.PolicyVersion) error {
-	if v.Kind != "full" {
-		return fmt.Errorf("its weights are of kind %q: only \"full\" is supported", v.Kind)
+// complaint is what was logged last of something that is tried again and again.
+type complaint struct {
+	text string
+	at   time.Time
+}
+
+// due says whether an error is to be logged now: another one than before, or the same no more than once a minute.
+func (c *complaint) due(err error, now time.Time) bool {
+	if err.Error() == c.text && now.Sub(c.at) < time.Minute {
+		return false
 	}
-	p := Policy{Version: v.Version}
-	for _, b := range []struct {
-		ref schemas.BlobRef
-		to  *[]byte
-	}{{v.Weights, &p.Weights}, {v.Config, &p.Config}, {v.Tokenizer, &p.Tokenizer}} {
-		var err error
-		if *b.to, err = s.rt.Blobs.Get(ctx, b.ref); err != nil {
-			return err
-		}
-	}
-	if err := s.backend.Load(ctx, p); err != nil {
-		return err
-	}
-	s.rt.Log.Debug("policy version loaded", "version", v.Version, "sha256", v.Weights.SHA256)
-	return nil
+	c.text, c.at = err.Error(), now
+	return true
 }

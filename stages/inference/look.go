@@ -29,9 +29,9 @@ func (d *Directory) look(ctx context.Context, policy string) error {
 	}
 	card := cards[i]
 	d.mu.Lock()
-	own := d.tokenizer
+	own := d.renderer
 	d.mu.Unlock()
-	switch card.Tokenizer {
+	switch card.Renderer {
 	case own:
 	case "":
 		d.log.Warn("a frozen policy's tokenizer cannot be compared with the run's: its server does not say which it is", "frozen", policy, "server", host.String())
@@ -77,7 +77,7 @@ func (d *Directory) absent(policy string, cards []ModelCard) error {
 
 // check holds what a server has to a use of it.
 func (u Use) check(card ModelCard, host Host) error {
-	foreign := card.Tokenizer == ""
+	foreign := card.Renderer == ""
 	most := card.MaxModelLen // a server of ours cuts what it plays there itself
 	if u.Teaches {
 		most = card.probeLen()

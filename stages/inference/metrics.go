@@ -12,6 +12,7 @@ type metrics struct {
 	prompt   prometheus.Counter
 	running  prometheus.Gauge
 	version  prometheus.Gauge
+	arrival  *arrival
 }
 
 // newMetrics registers the metrics; a nil registry keeps them to itself.
@@ -22,11 +23,12 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		prompt:   prometheus.NewCounter(prometheus.CounterOpts{Name: "prl_inference_prompt_tokens_total", Help: "Tokens of the prompts of whole completions, and of probes."}),
 		running:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "prl_inference_requests_running", Help: "Requests held, waiting or running."}),
 		version:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "prl_inference_policy_version", Help: "Newest policy version that is served."}),
+		arrival:  newArrival(),
 	}
 	if reg == nil {
 		return m, nil
 	}
-	return m, errors.Join(reg.Register(m.requests), reg.Register(m.tokens), reg.Register(m.prompt), reg.Register(m.running), reg.Register(m.version))
+	return m, errors.Join(reg.Register(m.requests), reg.Register(m.tokens), reg.Register(m.prompt), reg.Register(m.running), reg.Register(m.version), reg.Register(m.arrival.seconds))
 }
 
 // ended counts a request.
@@ -37,6 +39,9 @@ func (m *metrics) ended(r Request, c Completion, err error) {
 	case err == nil:
 		m.tokens.Add(float64(len(c.Tokens)))
 		m.prompt.Add(float64(len(r.Tokens)))
+		for _, v := range c.Versions {
+			m.arrival.sampled(v.Version)
+		}
 	case errors.As(err, &e):
 		result = e.Code
 	default:

@@ -2,10 +2,9 @@ package inference
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 )
 
 const pathModels = "/v1/models"
@@ -20,11 +19,12 @@ type modelList struct {
 type ModelCard struct {
 	ID          string `json:"id"`
 	Object      string `json:"object"`
+	Created     int64  `json:"created"` // Unix seconds: when the server began
 	OwnedBy     string `json:"owned_by"`
-	MaxModelLen int    `json:"max_model_len"`              // tokens of the longest sequence, prompt and completion together
-	MaxProbeLen int    `json:"max_probe_len,omitempty"`    // tokens of the longest probe
-	Tokenizer   string `json:"tokenizer_sha256,omitempty"` // see tokenizerID
-	Weights     string `json:"weights_sha256,omitempty"`   // of a frozen policy's model.safetensors, in hex
+	MaxModelLen int    `json:"max_model_len"`            // tokens of the longest sequence, prompt and completion together
+	MaxProbeLen int    `json:"max_probe_len,omitempty"`  // tokens of the longest probe
+	Renderer    string `json:"renderer,omitempty"`       // chat format and tokenizer: render.Renderer.ID
+	Weights     string `json:"weights_sha256,omitempty"` // of a frozen policy's model.safetensors, in hex
 }
 
 // probeLen is the longest sequence that can be probed; 0 where the server does not say. Servers of other makes sample a
@@ -36,35 +36,40 @@ func (c ModelCard) probeLen() int {
 	return max(0, c.MaxModelLen-1)
 }
 
-// tokenizerID is equal for equal tokenizers: the SHA-256 of its tokenizer.json, without space, in hex.
-func tokenizerID(t Tokenizer) (string, error) {
-	data, err := json.Marshal(t)
-	if err != nil {
-		return "", fmt.Errorf("tokenizer: %w", err)
-	}
-	return fmt.Sprintf("%x", sha256.Sum256(data)), nil
-}
-
 // Models implements Host. It waits for the first policy version, before which the frozen policies are loaded.
 func (s *Server) Models(ctx context.Context) ([]ModelCard, error) {
-	tok, err := s.tokenizer(ctx)
-	if err != nil {
+	if err := s.ready(ctx); err != nil {
 		return nil, fmt.Errorf("list the models: %w", err)
 	}
-	id, err := tokenizerID(tok)
-	if err != nil {
-		return nil, fmt.Errorf("list the models: %w", err)
-	}
+	id := s.voice.get().ID()
 	var cards []ModelCard
 	for i, name := range s.served() {
 		policy := name
-		if i == 0 {
+		if i == 0 && !s.fixed {
 			policy = "" // the one that is trained
 		}
 		completed, probed := s.backend.Limits(policy)
-		cards = append(cards, ModelCard{name, "model", "prl", completed, probed, id, s.weights[policy]})
+		cards = append(cards, ModelCard{
+			ID: name, Object: "model", Created: s.began.Unix(), OwnedBy: "prl", MaxModelLen: completed, MaxProbeLen: probed,
+			Renderer: id, Weights: s.weights[policy],
+		})
 	}
 	return cards, nil
+}
+
+func (s *Server) handleModel(r *http.Request, _ []byte) (any, error) {
+	cards, err := s.Models(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	name := r.PathValue("name")
+	if i := slices.IndexFunc(cards, func(c ModelCard) bool { return c.ID == name }); i >= 0 {
+		return cards[i], nil
+	}
+	if _, err = s.policyOf("", name); err == nil {
+		err = refuse(http.StatusNotFound, CodeNoModel, "the name of a model is missing behind %s/", pathModels)
+	}
+	return nil, err
 }
 
 func (s *Server) handleModels(r *http.Request, _ []byte) (any, error) {

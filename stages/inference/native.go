@@ -15,15 +15,15 @@ import (
 // between. So requests join and leave between steps, a new version costs a running request nothing but other weights at
 // its next token, and models beyond the first cost the memory of their weights only.
 type native struct {
-	cfg Config
+	cfg     Config
+	sampled func(version int64) // told of tokens of versions: of the first at least
 
 	mu      sync.Mutex
 	models  map[int64]*served  // versions
 	frozen  map[string]*served // frozen policies
 	newest  int64
 	lanes   []*lane
-	lane    *lane // of the versions; nil before the first
-	tokens  *lm.Tokenizer
+	lane    *lane      // of the versions; nil before the first
 	probes  []*probing // not yet looked at, in the order they came
 	stopped bool
 	wake    chan struct{} // capacity 1: there is something to sample
@@ -35,7 +35,6 @@ type served struct {
 	id      int64 // version; below mixed for a frozen policy
 	model   *lm.Model
 	lane    *lane
-	tokens  *lm.Tokenizer
 	learner *lm.Learner // of the loop that answers probes, made with the first
 }
 
@@ -49,10 +48,13 @@ type lane struct {
 
 func newNative(cfg Config) *native {
 	return &native{
-		cfg: cfg, models: map[int64]*served{}, frozen: map[string]*served{}, newest: none,
+		cfg: cfg, sampled: func(int64) {}, models: map[int64]*served{}, frozen: map[string]*served{}, newest: none,
 		wake: make(chan struct{}, 1), probed: make(chan struct{}, 1),
 	}
 }
+
+// watch implements watchable.
+func (n *native) watch(sampled func(version int64)) { n.sampled = sampled }
 
 // Limits implements Backend.
 func (n *native) Limits(policy string) (completed, probed int) {
@@ -68,19 +70,9 @@ func (n *native) Limits(policy string) (completed, probed int) {
 	return s.lane.maxLen, s.model.Config().MaxPositionEmbeddings
 }
 
-// Tokenizer implements Backend.
-func (n *native) Tokenizer() Tokenizer {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.tokens == nil {
-		return nil
-	}
-	return n.tokens
-}
-
 // Load implements Backend.
 func (n *native) Load(_ context.Context, p Policy) error {
-	m, t, err := buildModel(p)
+	m, err := buildModel(p)
 	if err != nil {
 		return err
 	}
@@ -90,11 +82,8 @@ func (n *native) Load(_ context.Context, p Policy) error {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	s := &served{id: p.Version, model: m, tokens: t}
+	s := &served{id: p.Version, model: m}
 	if p.Name != "" {
-		if n.tokens != nil && n.tokens.Alphabet() != t.Alphabet() {
-			return errTokenizer
-		}
 		s.id, s.lane = mixed-1-int64(len(n.frozen)), n.laneOf(string(shape), m)
 		n.frozen[p.Name] = s
 		return nil
@@ -102,13 +91,8 @@ func (n *native) Load(_ context.Context, p Policy) error {
 	if n.lane != nil && n.lane.shape != string(shape) {
 		return fmt.Errorf("the model has the config %s, the versions before had %s", shape, n.lane.shape)
 	}
-	for name, f := range n.frozen {
-		if f.tokens.Alphabet() != t.Alphabet() {
-			return fmt.Errorf("the frozen policy %q: %w", name, errTokenizer)
-		}
-	}
 	s.lane = n.laneOf(string(shape), m)
-	n.models[p.Version], n.tokens, n.lane = s, t, s.lane
+	n.models[p.Version], n.lane = s, s.lane
 	n.newest = max(n.newest, p.Version)
 	n.signal()
 	return nil
@@ -126,27 +110,16 @@ func (n *native) laneOf(shape string, m *lm.Model) *lane {
 	return l
 }
 
-func buildModel(p Policy) (*lm.Model, *lm.Tokenizer, error) {
+func buildModel(p Policy) (*lm.Model, error) {
 	var cfg lm.Config
 	if err := json.Unmarshal(p.Config, &cfg); err != nil {
-		return nil, nil, fmt.Errorf("config.json: %w", err)
-	}
-	t, err := lm.ParseTokenizer(p.Tokenizer)
-	if err != nil {
-		return nil, nil, err
-	}
-	if t.VocabSize() != cfg.VocabSize {
-		return nil, nil, fmt.Errorf("vocab_size is %d, but the tokenizer has %d tokens", cfg.VocabSize, t.VocabSize())
+		return nil, fmt.Errorf("config.json: %w", err)
 	}
 	params, err := lm.ReadSafetensors(p.Weights)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	m, err := lm.New(cfg, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	return m, t, m.Load(params)
+	return lm.NewFrom(cfg, params)
 }
 
 // Unload implements Backend.
@@ -158,16 +131,30 @@ func (n *native) Unload(version int64) {
 
 // Generate implements Backend.
 func (n *native) Generate(ctx context.Context, r Request) (Completion, error) {
+	ctx, leave := context.WithCancel(ctx)
+	defer leave()
 	s, err := n.enqueue(ctx, r)
 	if err != nil {
 		return Completion{}, err
 	}
-	select {
-	case res := <-s.done:
-		return res.completion, res.err
-	case <-ctx.Done():
-		n.signal() // the slot is wanted back
-		return Completion{}, context.Cause(ctx)
+	for shown := 0; ; {
+		select {
+		case res := <-s.done:
+			return res.completion, res.err
+		case <-s.grown:
+			c := s.soFar()
+			if len(c.Tokens) == shown || r.OnTokens(c) {
+				shown = len(c.Tokens)
+				continue
+			}
+			leave()
+			n.signal() // the slot is wanted back
+			c.FinishReason = FinishStop
+			return c, nil
+		case <-ctx.Done():
+			n.signal()
+			return Completion{}, context.Cause(ctx)
+		}
 	}
 }
 
@@ -269,7 +256,7 @@ func (n *native) admit() (busy []*lane, err error) {
 	defer n.mu.Unlock()
 	for _, l := range n.lanes {
 		if l.batch == nil && len(l.waiting) > 0 {
-			if l.batch, err = newBatch(n.cfg, l.waiting[0].model, l.maxLen); err != nil {
+			if l.batch, err = newBatch(n.cfg, l.waiting[0].model, l.maxLen, n.sampled); err != nil {
 				return nil, err
 			}
 		}

@@ -19,6 +19,7 @@ const none int64 = -1
 type policies struct {
 	load   func(ctx context.Context, p *schemas.PolicyVersion) error
 	unload func(version int64)
+	single bool          // only the newest can be asked
 	limit  int           // loaded versions; exceeded only where all of them are in use and a new one is published
 	hold   time.Duration // longest wait for a version
 
@@ -98,6 +99,8 @@ func (p *policies) acquire(ctx context.Context, version int64, force bool) (rele
 	err = p.wait(ctx, fmt.Sprintf("policy version %d was not published, or found no room among those in use", version), func() (bool, error) {
 		r := p.loaded[version]
 		switch {
+		case p.single && !force && version < p.newest:
+			return false, refuse(http.StatusNotFound, CodeNoVersion, "policy version %d was asked for, but the servers hold one version, the newest, which is %d (inference.remote.eval_urls are for others)", version, p.newest)
 		case r != nil && !r.ready:
 			return false, nil
 		case r != nil:

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+
+	"github.com/prl-project/prl/stages/inference/render"
 )
 
 // probeReply is what a reply of /inference/v1/generate has where sampling_params.prompt_logprobs = 0 asked for it.
@@ -25,7 +27,7 @@ type promptLogprob struct {
 }
 
 // handleProbe answers a request for the log-probabilities of its prompt. r is the request it would be for a completion.
-func (s *Server) handleProbe(ctx context.Context, r Request, top int, tok Tokenizer) (any, error) {
+func (s *Server) handleProbe(ctx context.Context, r Request, top int, speech render.Renderer) (any, error) {
 	if top != 0 {
 		return nil, refuse(http.StatusBadRequest, CodeUnsupported, "prompt_logprobs = %d: 0, of the prompt's own tokens", top)
 	}
@@ -54,7 +56,7 @@ func (s *Server) handleProbe(ctx context.Context, r Request, top int, tok Tokeni
 		probeReply: probeReply{PromptLogprobs: make([]map[string]promptLogprob, len(logprobs)), PromptTemperature: &p.Temperature, PolicyVersion: p.PinVersion},
 	}
 	for i, t := range r.Tokens[1:] {
-		reply.PromptLogprobs[i+1] = map[string]promptLogprob{strconv.Itoa(int(t)): {logprobs[i+1], tok.Token(t)}}
+		reply.PromptLogprobs[i+1] = map[string]promptLogprob{strconv.Itoa(int(t)): {logprobs[i+1], speech.Token(t)}}
 	}
 	return reply, nil
 }

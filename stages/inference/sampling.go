@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// samplingParams are the parameters that both endpoints take.
+// samplingParams are the parameters that all endpoints take.
 type samplingParams struct {
 	Temperature  *float64 `json:"temperature,omitempty"` // default 1
 	TopP         *float64 `json:"top_p,omitempty"`       // default 1
@@ -18,8 +18,8 @@ type samplingParams struct {
 	IgnoreEOS    bool     `json:"ignore_eos,omitempty"` // only stop_token_ids end the completion
 }
 
-// apply turns the parameters into those of a request; eos is the tokenizer's.
-func (p samplingParams) apply(r *Request, eos int32) error {
+// apply turns the parameters into those of a request; eos are the tokens that end an answer by themselves.
+func (p samplingParams) apply(r *Request, eos []int32) error {
 	r.Temperature, r.TopP, r.Seed, r.StopTokens = 1, 1, rand.Int64(), slices.Clone(p.StopTokenIDs)
 	if p.Temperature != nil {
 		r.Temperature = *p.Temperature
@@ -37,8 +37,8 @@ func (p samplingParams) apply(r *Request, eos int32) error {
 			return refuse(http.StatusBadRequest, CodeInvalid, "max_tokens = %d: at least 1", r.MaxTokens)
 		}
 	}
-	if !p.IgnoreEOS && !slices.Contains(r.StopTokens, eos) {
-		r.StopTokens = append(r.StopTokens, eos)
+	if !p.IgnoreEOS {
+		r.StopTokens = append(r.StopTokens, eos...)
 	}
 	return r.validate()
 }
@@ -52,9 +52,12 @@ var unsupported = map[string][]string{
 	"n": {"1"}, "best_of": {"1"}, "use_beam_search": {"false"}, "stop": nil, "bad_words": nil, "allowed_token_ids": nil,
 	"logits_processors": nil, "structured_outputs": nil, "guided_json": nil, "guided_regex": nil, "guided_choice": nil,
 	"guided_grammar": nil, "response_format": {`{"type":"text"}`}, "top_logprobs": {"0"}, "prompt_logprobs": nil,
-	"truncate_prompt_tokens": nil, "tools": nil, "functions": nil, "tool_choice": {`"none"`, `"auto"`}, "echo": {"false"},
-	"add_generation_prompt": {"true"}, "continue_final_message": {"false"}, "chat_template": nil, "chat_template_kwargs": nil,
-	"documents": nil,
+	"logprob_token_ids": nil, "truncate_prompt_tokens": nil, "tools": nil, "functions": nil, "function_call": {`"none"`, `"auto"`},
+	"tool_choice": {`"none"`, `"auto"`}, "echo": {"false"}, "suffix": nil, "prompt_embeds": nil, "add_special_tokens": nil,
+	"skip_special_tokens": {"true"}, "add_generation_prompt": {"true"}, "continue_final_message": {"false"}, "chat_template": nil,
+	"chat_template_kwargs": nil, "documents": nil, "reasoning_effort": nil, "thinking_token_budget": nil,
+	"include_reasoning": {"true"}, "modalities": {`["text"]`}, "audio": nil, "watermarking": {"false"},
+	"repetition_detection": nil, "vllm_xargs": nil,
 }
 
 // checkSupported refuses a JSON object with parameters that are not supported, naming all of them; but takes those that

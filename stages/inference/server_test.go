@@ -253,17 +253,17 @@ func (st *stage) produce(v *schemas.PolicyVersion) {
 	}
 }
 
-type answer struct {
+type answered struct {
 	Completion
 	err error
 }
 
 // ask sends a request over HTTP in the background.
-func (st *stage) ask(r Request) chan answer {
-	out := make(chan answer, 1)
+func (st *stage) ask(r Request) chan answered {
+	out := make(chan answered, 1)
 	go func() {
 		c, err := st.http.Generate(st.t.Context(), r)
-		out <- answer{c, err}
+		out <- answered{c, err}
 	}()
 	return out
 }

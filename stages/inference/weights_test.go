@@ -42,7 +42,8 @@ func TestOnlyPublishedSafetensorsAreLoaded(t *testing.T) {
 			}
 			v.Weights = ref
 		}},
-		{"a delta", "only \"full\" is supported", func(_ Policy, v *schemas.PolicyVersion) { v.Kind = "delta" }},
+		{"another kind", "of kind \"pickle\"", func(_ Policy, v *schemas.PolicyVersion) { v.Kind = "pickle" }},
+		{"a delta of what was not published", "a delta of weights with SHA-256 x", func(_ Policy, v *schemas.PolicyVersion) { v.Kind, v.BaseSHA256 = schemas.KindDelta, "x" }},
 	} {
 		p := testPolicy(t, int64(i)+1)
 		v := store(t, rt, p)

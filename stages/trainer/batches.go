@@ -17,7 +17,7 @@ import (
 // maxPoll is how many micro-batches one poll takes.
 const maxPoll = 64
 
-// batches reads the steps of a run, one after the other, from every rank's partition.
+// batches reads the steps of a run, one after the other, from every partition, or from those of one process.
 type batches struct {
 	rt    *pipeline.Runtime
 	cl    *kgo.Client
@@ -28,20 +28,23 @@ type batches struct {
 
 // A rank is one partition of batches.
 type rank struct {
+	read    bool          // by this process
 	fetched []*kgo.Record // not taken yet
 	next    int64         // the offset behind the last one taken
 }
 
-// openBatches reads rank r's partition from offsets[r] on.
-func openBatches(rt *pipeline.Runtime, offsets []int64) (*batches, error) {
+// openBatches reads rank r's partition from offsets[r] on, where wanted.
+func openBatches(rt *pipeline.Runtime, offsets []int64, wanted func(r int) bool) (*batches, error) {
 	if len(offsets) != rt.Run.Ranks {
 		return nil, pipeline.Fatal("the run's policies hold offsets of %d ranks, run.ranks = %d: set it back, it is fixed for a run", len(offsets), rt.Run.Ranks)
 	}
 	b := &batches{rt: rt}
 	start := map[int32]kgo.Offset{}
 	for r, o := range offsets {
-		b.ranks = append(b.ranks, rank{next: o})
-		start[int32(r)] = kgo.NewOffset().At(o)
+		b.ranks = append(b.ranks, rank{read: wanted(r), next: o})
+		if wanted(r) {
+			start[int32(r)] = kgo.NewOffset().At(o)
+		}
 	}
 	cl, err := rt.Client(
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{rt.TopicName(pipeline.TopicBatches): start}),
@@ -69,6 +72,9 @@ func (b *batches) offsets() []int64 {
 func (b *batches) step(ctx context.Context, s int64) ([]*schemas.MicroBatch, error) {
 	var all []*schemas.MicroBatch
 	for r := range b.ranks {
+		if !b.ranks[r].read {
+			continue
+		}
 		for i, count := 0, 1; i < count; i++ {
 			ref, m, err := b.take(ctx, r)
 			if err != nil {

@@ -2,6 +2,7 @@ package trainer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/prl-project/prl/pipeline"
@@ -94,6 +95,43 @@ func Begun(ctx context.Context, rt *pipeline.Runtime, from string, version int64
 // from blobs, the other run's store. states, the first state of stages that have to know, is in the same transaction. A run
 // that has begun so already stays as it is, its trainer too; any other that has begun is refused.
 func Begin(ctx context.Context, rt *pipeline.Runtime, from string, blobs *pipeline.Blobs, origin *schemas.PolicyVersion, states []*schemas.StageState) error {
+	return begin(ctx, rt, from, blobs, origin, states, func(v *schemas.PolicyVersion) (err error) {
+		if origin.Kind != schemas.KindFull {
+			return fmt.Errorf("its weights are a %s; training goes on from whole ones only", origin.Kind)
+		}
+		if v.Weights, err = rt.Blobs.Take(ctx, blobs, weightsPrefix, origin.Weights); err != nil || origin.Checkpoint == nil {
+			return err
+		}
+		checkpoint, err := rt.Blobs.Take(ctx, blobs, checkpointPrefix, *origin.Checkpoint)
+		v.Checkpoint = &checkpoint
+		return err
+	})
+}
+
+// BeginToPlay is Begin for a run that trains nothing: of any version among published, those of the other run, the first one
+// of the new run has the whole weights, and no checkpoint.
+func BeginToPlay(ctx context.Context, rt *pipeline.Runtime, from string, blobs *pipeline.Blobs, published []*schemas.PolicyVersion, origin *schemas.PolicyVersion) error {
+	return begin(ctx, rt, from, blobs, origin, nil, func(v *schemas.PolicyVersion) (err error) {
+		if origin.Kind == schemas.KindFull {
+			v.Weights, err = rt.Blobs.Take(ctx, blobs, weightsPrefix, origin.Weights)
+			return err
+		}
+		s, err := openScratch(rt.Scratch)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, s.remove()) }()
+		path := s.path(weightsPrefix)
+		if err := writeWhole(ctx, blobs, path, published, origin); err != nil {
+			return err
+		}
+		v.Weights, err = rt.Blobs.PutFile(ctx, weightsPrefix, path)
+		return err
+	})
+}
+
+// begin begins a run; take names what is trained of the version in v, once it is in the run's store.
+func begin(ctx context.Context, rt *pipeline.Runtime, from string, blobs *pipeline.Blobs, origin *schemas.PolicyVersion, states []*schemas.StageState, take func(v *schemas.PolicyVersion) error) error {
 	if begun, err := Begun(ctx, rt, from, origin.Version); begun || err != nil {
 		return err
 	}
@@ -106,30 +144,17 @@ func Begin(ctx context.Context, rt *pipeline.Runtime, from string, blobs *pipeli
 		return err
 	}
 	v := &schemas.PolicyVersion{
-		Version: origin.Version, Step: origin.Step, Kind: kindFull, NextOffsets: make([]int64, rt.Run.Ranks),
+		Version: origin.Version, Step: origin.Step, Kind: schemas.KindFull, NextOffsets: make([]int64, rt.Run.Ranks),
 		Metrics: origin.Metrics, FromRun: from,
 	}
-	if origin.Kind != kindFull {
-		return fmt.Errorf("begin from version %d of run %s: its weights are a %s; only whole ones can be begun from", origin.Version, from, origin.Kind)
+	if v.Config, err = rt.Blobs.Take(ctx, blobs, modelPrefix, origin.Config); err == nil {
+		v.Tokenizer, err = rt.Blobs.Take(ctx, blobs, modelPrefix, origin.Tokenizer)
 	}
-	take := func(prefix string, ref schemas.BlobRef) (copied schemas.BlobRef) {
-		if err != nil {
-			return copied
-		}
-		data, failed := blobs.Get(ctx, ref)
-		if failed == nil {
-			copied, failed = rt.Blobs.Put(ctx, prefix, data)
-		}
-		err = failed
-		return copied
-	}
-	v.Config, v.Tokenizer = take(modelPrefix, origin.Config), take(modelPrefix, origin.Tokenizer)
-	v.Weights = take(weightsPrefix, origin.Weights)
-	if origin.Checkpoint != nil { // else nothing trains on from it
-		v.Checkpoint = new(take(checkpointPrefix, *origin.Checkpoint))
+	if err == nil {
+		err = take(v)
 	}
 	if err != nil {
-		return fmt.Errorf("take over version %d of run %s: %w", origin.Version, from, err)
+		return fmt.Errorf("begin from version %d of run %s: take it over: %w", origin.Version, from, err)
 	}
 	emissions := []pipeline.Emission{{Topic: pipeline.TopicPolicies, Partition: pipeline.AutoPartition, Value: v}}
 	for _, s := range states {

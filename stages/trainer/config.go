@@ -1,23 +1,33 @@
 package trainer
 
 import (
+	"cmp"
 	"fmt"
 	"math"
-	"time"
+	"slices"
+	"strings"
 
 	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/stages/inference/render"
 	"github.com/prl-project/prl/stages/internal/lm"
+	"github.com/prl-project/prl/stages/internal/weights"
 )
 
 // Values of Config.Learner.
 const (
 	LearnerNative = "native" // pure Go, on the CPU
-	LearnerTorch  = "torch"  // PyTorch, in a process of its own, on the CPU
+	LearnerTorch  = "torch"  // PyTorch, in processes of its own, on GPUs or the CPU
 	LearnerNull   = "null"   // publishes versions whose weights are those of version 0: for tests and benchmarks
 )
 
-// Config is the section [trainer]. All of it but checkpoint_interval and [trainer.torch] is fixed for a run: steps that are
-// trained again after a restart would come out different.
+// Values of Config.Optimizer.
+const (
+	OptimizerAdamW = "adamw"
+	OptimizerMuon  = "muon"
+)
+
+// Config is the section [trainer]. All of it but checkpoint_interval, full_interval and [trainer.torch] is fixed for a run:
+// steps that are trained again after a restart would come out different.
 type Config struct {
 	// Learner: native, torch or null.
 	Learner string `toml:"learner"`
@@ -32,6 +42,10 @@ type Config struct {
 	// DecaySteps is the number of steps over which learning rate and entropy coefficient go to their final values;
 	// 0 for run.max_steps.
 	DecaySteps int64 `toml:"decay_steps"`
+	// Optimizer: adamw, or muon (torch learner) for the matrices of the layers, with AdamW for the rest.
+	Optimizer string `toml:"optimizer"`
+	// Momentum is Muon's.
+	Momentum float64 `toml:"momentum"`
 	// Betas are AdamW's decay rates of the first and the second moment.
 	Betas [2]float64 `toml:"betas"`
 	// Eps is what AdamW adds to the root of the second moment.
@@ -68,25 +82,20 @@ type Config struct {
 	// CheckpointInterval is the number of steps between two checkpoints with optimizer state. A restart trains those
 	// after the last one again.
 	CheckpointInterval int64 `toml:"checkpoint_interval"`
+	// FullInterval is the number of versions from one that is published whole to the next; those between are published as
+	// the tensors that changed, where that is less. A version with a checkpoint is whole.
+	FullInterval int64 `toml:"full_interval"`
 	// Torch is the section [trainer.torch].
 	Torch TorchConfig `toml:"torch"`
-}
-
-// TorchConfig is the section [trainer.torch], which the torch learner reads.
-type TorchConfig struct {
-	// Python is an interpreter that has PyTorch and transformers, as `make torch` sets one up; found as the shell finds it.
-	Python string `toml:"python"`
-	// Timeout bounds every answer of the worker: one micro-batch, one update, reading or writing the weights.
-	Timeout pipeline.Duration `toml:"timeout"`
 }
 
 // DefaultConfig learns the demo: a hundred thousand parameters from scratch.
 func DefaultConfig() Config {
 	return Config{
-		Learner: LearnerNative, LR: 3e-3, LRFinal: 0.1, Schedule: "linear", Betas: [2]float64{0.9, 0.95}, Eps: 1e-8,
+		Learner: LearnerNative, LR: 3e-3, LRFinal: 0.1, Schedule: "linear", Optimizer: OptimizerAdamW, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8, Momentum: 0.95,
 		MaxGradNorm: 1, EntropyCoef: 0.01, Loss: LossDPPO, KLTau: 1e-3, DPPOMaskHigh: 0.2, DPPOMaskLow: 0.2, IPOMask: 0.1,
 		PPOClipLow: 0.2, PPOClipHigh: 0.28, GSPOClipLow: 3e-4, GSPOClipHigh: 4e-4, TISCap: 2, RefKLMaskLow: 0.2, CheckpointInterval: 10,
-		Torch: TorchConfig{Python: ".cache/torch/bin/python", Timeout: pipeline.Duration(10 * time.Minute)},
+		FullInterval: 1, Torch: DefaultTorchConfig(),
 	}
 }
 
@@ -119,12 +128,10 @@ func (c Config) Validate() error {
 		return fmt.Errorf("trainer.betas = %v: both from 0 to below 1", c.Betas)
 	case c.CheckpointInterval < 1:
 		return fmt.Errorf("trainer.checkpoint_interval = %d: at least 1", c.CheckpointInterval)
-	case c.Torch.Python == "":
-		return fmt.Errorf("trainer.torch.python = %q: name an interpreter with PyTorch; `make torch` sets up %s", c.Torch.Python, DefaultConfig().Torch.Python)
-	case c.Torch.Timeout < pipeline.Duration(time.Second):
-		return fmt.Errorf("trainer.torch.timeout = %v: at least 1s", c.Torch.Timeout)
+	case c.FullInterval < 1 || c.FullInterval > weights.MaxDeltas:
+		return fmt.Errorf("trainer.full_interval = %d: from 1 to %d", c.FullInterval, weights.MaxDeltas)
 	}
-	return c.checkLoss()
+	return cmp.Or(c.Torch.Validate(), c.checkLearner(), c.checkLoss())
 }
 
 // decaySteps is the number of steps after which learning rate and entropy coefficient have their final values.
@@ -144,6 +151,9 @@ func (c Config) check(run pipeline.RunConfig) error {
 	if steps := c.decaySteps(run); int64(c.WarmupSteps) > steps {
 		return fmt.Errorf("trainer.warmup_steps = %d: at most the %d steps of the schedule (trainer.decay_steps, or run.max_steps)", c.WarmupSteps, steps)
 	}
+	if n := c.Torch.WorldSize; n > 1 && run.Ranks%n != 0 {
+		return fmt.Errorf("trainer.torch.world_size = %d: a divisor of run.ranks = %d, the partitions of batches", n, run.Ranks)
+	}
 	return nil
 }
 
@@ -156,15 +166,26 @@ func (c Config) entropyCoef(run pipeline.RunConfig, step int64) float64 {
 	return c.EntropyCoef + (c.EntropyFinal-c.EntropyCoef)*float64(done)/float64(last)
 }
 
-// ModelConfig is the section [model]: the policy, a decoder of the Llama family that starts from random weights. It is
-// fixed for a run.
+// ModelConfig is the section [model]: the policy, a decoder that starts from the weights of a folder or from random
+// ones. It is fixed for a run.
 type ModelConfig struct {
+	// Folder is a Hugging Face folder, or its file:// URL, from which version 0 is made: config.json, tokenizer.json and
+	// *.safetensors, in shards too. All that it says is left out here. Only the trainer reads it, and the weights in it
+	// only for version 0. Empty for random weights.
+	Folder string `toml:"folder"`
+	// Renderer is the chat format: native, chatml, qwen2.5, qwen3, qwen3-nonthinking, llama3 or llama3.1 (package render);
+	// empty for the likeliest by the tokenizer's added tokens, see render.New. Every stage that renders or serves reads it.
+	Renderer string `toml:"renderer"`
+	// Type is the shape, in Hugging Face's words: llama, or qwen3, which norms the heads of queries and keys.
+	Type string `toml:"type"`
 	// HiddenSize is the width of the residual stream.
 	HiddenSize int `toml:"hidden_size"`
 	// Layers is the number of decoder layers.
 	Layers int `toml:"layers"`
-	// Heads is the number of attention heads; they share the hidden size.
+	// Heads is the number of attention heads.
 	Heads int `toml:"heads"`
+	// HeadDim is the width of a head; 0 for HiddenSize divided by Heads.
+	HeadDim int `toml:"head_dim"`
 	// KVHeads is the number of heads of keys and values; it divides Heads.
 	KVHeads int `toml:"kv_heads"`
 	// FFN is the width of the feed-forward layers.
@@ -181,11 +202,17 @@ func DefaultModelConfig() ModelConfig {
 	for c := byte(' '); c <= '~'; c++ {
 		alphabet = append(alphabet, c)
 	}
-	return ModelConfig{HiddenSize: 64, Layers: 2, Heads: 4, KVHeads: 2, FFN: 192, MaxPosition: 512, Alphabet: string(alphabet)}
+	return ModelConfig{Type: lm.TypeLlama, HiddenSize: 64, Layers: 2, Heads: 4, KVHeads: 2, FFN: 192, MaxPosition: 512, Alphabet: string(alphabet)}
 }
 
 // Validate checks the section on its own.
 func (c ModelConfig) Validate() error {
+	if err := c.validateRenderer(); err != nil {
+		return err
+	}
+	if c.Folder != "" {
+		return c.validateFolder()
+	}
 	tokenizer, err := lm.NewTokenizer(c.Alphabet)
 	if err != nil {
 		return fmt.Errorf("model.alphabet = %q: %w", c.Alphabet, err)
@@ -202,8 +229,12 @@ func (c ModelConfig) Validate() error {
 		}
 	}
 	switch {
-	case c.HiddenSize%(2*c.Heads) != 0:
-		return fmt.Errorf("model.hidden_size = %d: a multiple of twice model.heads = %d", c.HiddenSize, c.Heads)
+	case c.Type != lm.TypeLlama && c.Type != lm.TypeQwen3:
+		return fmt.Errorf("model.type = %q: %s or %s", c.Type, lm.TypeLlama, lm.TypeQwen3)
+	case c.HeadDim < 0 || c.HeadDim > 1<<10 || c.HeadDim%2 != 0:
+		return fmt.Errorf("model.head_dim = %d: an even number up to %d, or 0", c.HeadDim, 1<<10)
+	case c.HeadDim == 0 && c.HiddenSize%(2*c.Heads) != 0:
+		return fmt.Errorf("model.hidden_size = %d: a multiple of twice model.heads = %d, or choose model.head_dim", c.HiddenSize, c.Heads)
 	case c.Heads%c.KVHeads != 0:
 		return fmt.Errorf("model.kv_heads = %d: a divisor of model.heads = %d", c.KVHeads, c.Heads)
 	}
@@ -213,6 +244,22 @@ func (c ModelConfig) Validate() error {
 	return nil
 }
 
+func (c ModelConfig) validateRenderer() error {
+	names := render.Names()
+	if c.Folder == "" {
+		names = []string{render.Native} // random weights have a tokenizer of ours
+	}
+	if c.Renderer != "" && !slices.Contains(names, c.Renderer) {
+		return fmt.Errorf("model.renderer = %q: one of %s, or empty for the one that the tokenizer says", c.Renderer, strings.Join(names, ", "))
+	}
+	return nil
+}
+
 func (c ModelConfig) lm(t *lm.Tokenizer) lm.Config {
-	return lm.NewConfig(t.VocabSize(), c.HiddenSize, c.Layers, c.Heads, c.KVHeads, c.FFN, c.MaxPosition)
+	m := lm.NewConfig(t.VocabSize(), c.HiddenSize, c.Layers, c.Heads, c.KVHeads, c.FFN, c.MaxPosition)
+	m.HeadDim = c.HeadDim
+	if c.Type == lm.TypeQwen3 {
+		return m.Qwen3()
+	}
+	return m
 }

@@ -52,6 +52,20 @@ func TestConfigRefuses(t *testing.T) {
 		"trainer.checkpoint_interval": func(c *Config) { c.CheckpointInterval = 0 },
 		"trainer.torch.python":        func(c *Config) { c.Torch.Python = "" },
 		"trainer.torch.timeout":       func(c *Config) { c.Torch.Timeout = 1 },
+		"trainer.torch.device":        func(c *Config) { c.Torch.Device = "tpu" },
+		"trainer.torch.dtype":         func(c *Config) { c.Torch.DType = "float16" },
+		"trainer.torch.attention":     func(c *Config) { c.Torch.Attention = "varlen" },
+		"trainer.torch.head_tokens":   func(c *Config) { c.Torch.HeadTokens = 0 },
+		"trainer.torch.peak_tflops":   func(c *Config) { c.Torch.PeakTFLOPS = math.NaN() },
+		"trainer.torch.world_size":    func(c *Config) { c.Torch.WorldSize, c.Torch.Rendezvous = 2, "host:1" },
+		"trainer.torch.rank":          func(c *Config) { c.Learner, c.Torch.Rank = LearnerTorch, 1 },
+		"trainer.torch.rendezvous":    func(c *Config) { c.Learner, c.Torch.WorldSize = LearnerTorch, 2 },
+		"trainer.torch.lora.rank":     func(c *Config) { c.Torch.LoRA.Rank = 8 },
+		"trainer.torch.lora.alpha":    func(c *Config) { c.Torch.LoRA.Alpha = 0 },
+		"trainer.torch.lora.targets":  func(c *Config) { c.Torch.LoRA.Targets = []string{"q_proj"} },
+		"trainer.optimizer":           func(c *Config) { c.Optimizer = OptimizerMuon },
+		"trainer.momentum":            func(c *Config) { c.Learner, c.Momentum = LearnerTorch, 0.9 },
+		"trainer.full_interval":       func(c *Config) { c.FullInterval = 0 },
 	} {
 		c := DefaultConfig()
 		change(&c)
@@ -60,6 +74,8 @@ func TestConfigRefuses(t *testing.T) {
 		}
 	}
 	for key, change := range map[string]func(*ModelConfig){
+		"model.type":         func(c *ModelConfig) { c.Type = "mixtral" },
+		"model.head_dim":     func(c *ModelConfig) { c.HeadDim = 15 },
 		"model.hidden_size":  func(c *ModelConfig) { c.HiddenSize = 60 },
 		"model.layers":       func(c *ModelConfig) { c.Layers = 0 },
 		"model.heads":        func(c *ModelConfig) { c.Heads = 0 },
@@ -67,6 +83,7 @@ func TestConfigRefuses(t *testing.T) {
 		"model.ffn":          func(c *ModelConfig) { c.FFN = 0 },
 		"model.max_position": func(c *ModelConfig) { c.MaxPosition = 0 },
 		"model.alphabet":     func(c *ModelConfig) { c.Alphabet = "aa" },
+		"model.renderer":     func(c *ModelConfig) { c.Renderer = "qwen3" }, // without its tokenizer
 	} {
 		c := DefaultModelConfig()
 		change(&c)
@@ -82,6 +99,11 @@ func TestNewRefusesWhatDoesNotFitTheRun(t *testing.T) {
 	model.MaxPosition = rt.Run.SeqLen + 1
 	if _, err := New(rt, cfg, model); err == nil || !strings.HasPrefix(err.Error(), "model.max_position = ") {
 		t.Errorf("a context longer than a micro-batch: %v", err)
+	}
+	cfg, model = torchConfig()
+	cfg.Torch.WorldSize, cfg.Torch.Rendezvous = 3, "host:1"
+	if _, err := New(rt, cfg, model); err == nil || !strings.HasPrefix(err.Error(), "trainer.torch.world_size = 3: a divisor of run.ranks = 2") {
+		t.Errorf("three processes for two partitions: %v", err)
 	}
 	cfg, model = testConfig()
 	cfg.WarmupSteps = int(rt.Run.MaxSteps) + 1

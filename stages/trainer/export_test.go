@@ -16,7 +16,7 @@ func TestExportIsALlamaFolder(t *testing.T) {
 	runToEnd(t, testTrainer(t, rt))
 	history := checkChain(t, rt, 1)
 	dir := filepath.Join(t.TempDir(), "models", "v1")
-	if err := Export(t.Context(), rt, 1, dir); err != nil {
+	if err := Export(t.Context(), rt, ModelConfig{}, 1, dir); err != nil {
 		t.Fatal(err)
 	}
 	model, tokenizer, err := lm.LoadFolder(dir)
@@ -37,10 +37,10 @@ func TestExportIsALlamaFolder(t *testing.T) {
 			t.Errorf("%s is not the published one", file)
 		}
 	}
-	if err := Export(t.Context(), rt, 1, dir); err == nil {
+	if err := Export(t.Context(), rt, ModelConfig{}, 1, dir); err == nil {
 		t.Error("a folder was written over")
 	}
-	if err := Export(t.Context(), rt, 2, dir+"2"); err == nil {
+	if err := Export(t.Context(), rt, ModelConfig{}, 2, dir+"2"); err == nil {
 		t.Error("a version that does not exist was exported")
 	}
 }

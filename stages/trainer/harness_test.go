@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -16,8 +18,8 @@ import (
 	"github.com/prl-project/prl/schemas"
 )
 
-// deadline bounds every wait of the tests.
-const deadline = 60 * time.Second
+// deadline bounds every wait of the tests; some of them start several workers, which takes seconds each.
+const deadline = 3 * time.Minute
 
 func testCluster(t testing.TB) *kfake.Cluster {
 	t.Helper()
@@ -57,14 +59,14 @@ func setUp(t testing.TB, cluster *kfake.Cluster, dir string, run pipeline.RunCon
 
 func runtimeAt(brokers []string, dir string, run pipeline.RunConfig) (*pipeline.Runtime, error) {
 	blobs, err := pipeline.OpenBlobs(dir)
-	return &pipeline.Runtime{Run: run, Brokers: brokers, Instance: "one", Blobs: blobs, Log: slog.New(slog.DiscardHandler),
+	return &pipeline.Runtime{Run: run, Brokers: brokers, Instance: "one", Blobs: blobs, Scratch: filepath.Join(dir, "..", "scratch"), Log: slog.New(slog.DiscardHandler),
 		Metrics: pipeline.NewMetrics(prometheus.NewRegistry())}, err
 }
 
 func testConfig() (Config, ModelConfig) {
 	cfg := DefaultConfig()
 	cfg.CheckpointInterval = 3
-	return cfg, ModelConfig{HiddenSize: 8, Layers: 1, Heads: 2, KVHeads: 1, FFN: 16, MaxPosition: 32, Alphabet: "abc"}
+	return cfg, ModelConfig{Type: "llama", HiddenSize: 8, Layers: 1, Heads: 2, KVHeads: 1, FFN: 16, MaxPosition: 32, Alphabet: "abc"}
 }
 
 func testTrainer(t testing.TB, rt *pipeline.Runtime) *Trainer {
@@ -199,6 +201,9 @@ func published(t testing.TB, rt *pipeline.Runtime, n int) []*schemas.PolicyVersi
 	return all
 }
 
+// ofWork are the figures that every learner's steps have.
+var ofWork = map[string]bool{figureSpeed: true, figureWait: true, figureTrain: true, figureSave: true}
+
 // checkChain fails unless the run holds exactly the versions 0 to last, each with its step's offsets, blobs and metrics.
 func checkChain(t testing.TB, rt *pipeline.Runtime, last int64) []*schemas.PolicyVersion {
 	t.Helper()
@@ -218,14 +223,16 @@ func checkChain(t testing.TB, rt *pipeline.Runtime, last int64) []*schemas.Polic
 	if err != nil {
 		t.Fatal(err)
 	}
-	count := map[string]int{}
+	count, work := map[string]int{}, 0
 	for _, r := range points {
 		p := r.Value.(*schemas.MetricPoint)
-		count[fmt.Sprint(*p.Step, p.Name)]++
+		if count[fmt.Sprint(*p.Step, p.Name)]++; ofWork[p.Name] || p.Name == figureMFU || p.Name == figureMemory {
+			work++
+		}
 	}
 	total := 0
 	for i, v := range history {
-		if v.Step != int64(i) || v.Kind != kindFull || v.Final != (v.Step == rt.Run.MaxSteps) {
+		if v.Step != int64(i) || v.Kind != schemas.KindFull || v.Final != (v.Step == rt.Run.MaxSteps) {
 			t.Errorf("version %d: step %d, kind %q, final %v", i, v.Step, v.Kind, v.Final)
 		}
 		for _, ref := range []schemas.BlobRef{v.Weights, v.Config, v.Tokenizer} {
@@ -245,8 +252,15 @@ func checkChain(t testing.TB, rt *pipeline.Runtime, last int64) []*schemas.Polic
 		}
 		total += len(v.Metrics)
 	}
-	if total != len(points) {
-		t.Errorf("%d metric points, versions carry %d", len(points), total)
+	for s := int64(1); s <= last; s++ {
+		for name := range ofWork {
+			if n := count[fmt.Sprint(s, name)]; n != 1 {
+				t.Errorf("figure %s of step %d was written %d times", name, s, n)
+			}
+		}
+	}
+	if total != len(points)-work {
+		t.Errorf("%d metric points, %d of them of the work; versions carry %d", len(points), work, total)
 	}
 	return history
 }
@@ -277,16 +291,81 @@ type hooked struct {
 
 func (h hooked) Exact() bool { return h.exact }
 
-func (h hooked) Step(ctx context.Context, step int64, micro []*schemas.MicroBatch) (Metrics, error) {
-	h.onStep(step)
-	return h.Learner.Step(ctx, step, micro)
+func (h hooked) Prepare(ctx context.Context, step int64, micro []*schemas.MicroBatch) (Step, error) {
+	train, err := h.Learner.Prepare(ctx, step, micro)
+	return func(ctx context.Context) (Metrics, error) {
+		h.onStep(step)
+		return train(ctx)
+	}, err
 }
 
 // hook puts onStep before every step of the trainer's learners.
 func hook(tr *Trainer, exact bool, onStep func(step int64, l Learner)) {
 	inner := tr.newLearner
-	tr.newLearner = func() (Learner, error) {
-		l, err := inner()
+	tr.newLearner = func(ctx context.Context, base string) (Learner, error) {
+		l, err := inner(ctx, base)
 		return hooked{l, exact, func(step int64) { onStep(step, l) }}, err
 	}
+}
+
+// state is a learner's weights and checkpoint.
+func state(t testing.TB, l Learner) (weights, checkpoint []byte) {
+	t.Helper()
+	s, err := l.Snapshot(t.Context(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func(write func(context.Context, string) error) []byte {
+		path := filepath.Join(t.TempDir(), "state")
+		if err := write(t.Context(), path); err != nil {
+			t.Fatal(err)
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return data
+	}
+	return read(s.Weights), read(s.Checkpoint)
+}
+
+func weightsOf(t testing.TB, l Learner) []byte {
+	t.Helper()
+	weights, _ := state(t, l)
+	return weights
+}
+
+// load gives a learner weights and, unless it is nil, a checkpoint.
+func load(t testing.TB, l Learner, weights, checkpoint []byte) error {
+	t.Helper()
+	dir := t.TempDir()
+	put := func(name string, data []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, data, 0o666); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	from := ""
+	if checkpoint != nil {
+		from = put("checkpoint", checkpoint)
+	}
+	return l.Load(t.Context(), put("weights", weights), from)
+}
+
+func step(t testing.TB, l Learner, s int64, micro []*schemas.MicroBatch) Metrics {
+	t.Helper()
+	m, err := trainStep(t.Context(), l, s, micro)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func trainStep(ctx context.Context, l Learner, s int64, micro []*schemas.MicroBatch) (Metrics, error) {
+	train, err := l.Prepare(ctx, s, micro)
+	if err != nil {
+		return Metrics{}, err
+	}
+	return train(ctx)
 }

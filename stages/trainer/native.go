@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/schemas"
@@ -21,7 +22,7 @@ type Native struct {
 	config, tokenizer []byte
 }
 
-// NewNative makes version 0 from the run's seed.
+// NewNative makes version 0 from the run's seed, or from a folder.
 func NewNative(run pipeline.RunConfig, cfg Config, model ModelConfig) (*Native, error) {
 	m, config, tokenizer, err := newModel(run, model)
 	if err != nil {
@@ -35,6 +36,13 @@ func NewNative(run pipeline.RunConfig, cfg Config, model ModelConfig) (*Native, 
 
 // newModel makes the model with the weights of version 0 and the files that describe it.
 func newModel(run pipeline.RunConfig, model ModelConfig) (m *lm.Model, config, tokenizer []byte, err error) {
+	if model.Folder != "" {
+		dir, err := model.folder()
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		return folderModel(dir)
+	}
 	t, err := lm.NewTokenizer(model.Alphabet)
 	if err != nil {
 		return nil, nil, nil, err
@@ -57,12 +65,16 @@ func (n *Native) Exact() bool { return true }
 // Files implements Learner.
 func (n *Native) Files() (config, tokenizer []byte) { return n.config, n.tokenizer }
 
-// Step implements Learner.
-func (n *Native) Step(ctx context.Context, step int64, micro []*schemas.MicroBatch) (Metrics, error) {
+// Prepare implements Learner.
+func (n *Native) Prepare(_ context.Context, step int64, micro []*schemas.MicroBatch) (Step, error) {
 	tokens, err := lossTokensOf(micro[0])
 	if err != nil {
-		return Metrics{}, pipeline.Fatal("%w", err)
+		return nil, pipeline.Fatal("%w", err)
 	}
+	return func(ctx context.Context) (Metrics, error) { return n.step(ctx, step, tokens, micro) }, nil
+}
+
+func (n *Native) step(ctx context.Context, step int64, tokens lossTokens, micro []*schemas.MicroBatch) (Metrics, error) {
 	entropyCoef := n.cfg.entropyCoef(n.run, step)
 	loss := n.cfg.components(tokens, entropyCoef)
 	var total lm.Metrics
@@ -79,11 +91,20 @@ func (n *Native) Step(ctx context.Context, step int64, micro []*schemas.MicroBat
 		}
 		total.Add(m)
 	}
+	pipeline.Crash(stage + ".before-update")
 	lr := n.schedule.At(int(step))
 	info := n.learner.Step(n.adamw, lr)
 	v := values(total)
 	v["lr"], v["entropy_coef"], v["grad_norm"] = lr, entropyCoef, info.GradNorm
-	return Metrics{Skipped: !info.Applied, Values: v}, nil
+	return Metrics{Skipped: !info.Applied, Work: Work{Tokens: tokensOf(micro)}, Values: v}, nil
+}
+
+// tokensOf is the number of tokens of micro-batches, in the loss or not.
+func tokensOf(micro []*schemas.MicroBatch) (n int64) {
+	for _, mb := range micro {
+		n += int64(mb.TokenIDs.Len())
+	}
+	return n
 }
 
 func batchOf(m *schemas.MicroBatch) *lm.Batch {
@@ -102,28 +123,59 @@ func orNone(t schemas.Float32s) []float32 {
 	return t.Values()
 }
 
-// Weights implements Learner.
+// Weights are the current weights as safetensors.
 func (n *Native) Weights() ([]byte, error) { return encode(n.learner.Model().Params()) }
 
-// Load implements Learner.
-func (n *Native) Load(weights []byte) error {
-	params, err := lm.ReadSafetensors(weights)
-	if err != nil {
-		return err
+// Snapshot implements Learner. The optimizer's state is AdamW's moments and its count of updates, as safetensors.
+func (n *Native) Snapshot(_ context.Context, checkpoint bool) (Snapshot, error) {
+	weights, err := n.Weights()
+	if err != nil || !checkpoint {
+		return copied{weights, nil}, err
 	}
-	return n.learner.Model().Load(params)
+	state, err := encode(n.adamw.State(n.learner.Model()))
+	return copied{weights, state}, err
 }
 
-// Checkpoint implements Learner: AdamW's moments and its count of updates, as safetensors.
-func (n *Native) Checkpoint() ([]byte, error) { return encode(n.adamw.State(n.learner.Model())) }
-
-// Restore implements Learner.
-func (n *Native) Restore(checkpoint []byte) error {
-	state, err := lm.ReadSafetensors(checkpoint)
+// Load implements Learner.
+func (n *Native) Load(_ context.Context, weights, checkpoint string) error {
+	if weights != "" {
+		params, err := readSafetensors(weights)
+		if err != nil {
+			return err
+		}
+		if err := n.learner.Model().Load(params); err != nil {
+			return err
+		}
+	}
+	if checkpoint == "" {
+		return nil
+	}
+	state, err := readSafetensors(checkpoint)
 	if err != nil {
 		return err
 	}
 	return n.adamw.Load(n.learner.Model(), state)
+}
+
+func readSafetensors(path string) ([]lm.Param, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return lm.ReadSafetensors(data)
+}
+
+// copied is a Snapshot in memory.
+type copied struct{ weights, checkpoint []byte }
+
+// Weights implements Snapshot.
+func (c copied) Weights(_ context.Context, path string) error {
+	return os.WriteFile(path, c.weights, 0o666)
+}
+
+// Checkpoint implements Snapshot.
+func (c copied) Checkpoint(_ context.Context, path string) error {
+	return os.WriteFile(path, c.checkpoint, 0o666)
 }
 
 // Close implements Learner: there is nothing to end.

@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"bytes"
 	"math"
 	"slices"
 	"testing"
@@ -19,46 +20,18 @@ func newNative(t testing.TB) *Native {
 	return n
 }
 
-func weightsOf(t testing.TB, l Learner) string {
-	t.Helper()
-	w, err := l.Weights()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return sum(w)
-}
-
-func step(t testing.TB, l Learner, s int64, micro []*schemas.MicroBatch) Metrics {
-	t.Helper()
-	m, err := l.Step(t.Context(), s, micro)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
-}
-
 func TestCheckpointGoesOnAsTheOriginalWould(t *testing.T) {
 	a, b := newNative(t), newNative(t)
 	for s := int64(1); s <= 3; s++ {
 		step(t, a, s, microBatches(s))
 	}
-	weights, err := a.Weights()
-	if err != nil {
-		t.Fatal(err)
-	}
-	checkpoint, err := a.Checkpoint()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Load(weights); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Restore(checkpoint); err != nil {
+	weights, checkpoint := state(t, a)
+	if err := load(t, b, weights, checkpoint); err != nil {
 		t.Fatal(err)
 	}
 	step(t, a, 4, microBatches(4))
 	step(t, b, 4, microBatches(4))
-	if weightsOf(t, a) != weightsOf(t, b) {
+	if !bytes.Equal(weightsOf(t, a), weightsOf(t, b)) {
 		t.Error("weights differ after a restart from the checkpoint")
 	}
 }

@@ -2,6 +2,7 @@ package trainer
 
 import (
 	"context"
+	"os"
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/schemas"
@@ -32,29 +33,30 @@ func (n *Null) Exact() bool { return true }
 // Files implements Learner.
 func (n *Null) Files() (config, tokenizer []byte) { return n.config, n.tokenizer }
 
-// Step implements Learner.
-func (n *Null) Step(ctx context.Context, _ int64, micro []*schemas.MicroBatch) (Metrics, error) {
+// Prepare implements Learner.
+func (n *Null) Prepare(_ context.Context, _ int64, micro []*schemas.MicroBatch) (Step, error) {
 	tokens, err := lossTokensOf(micro[0])
 	if err != nil {
-		return Metrics{}, pipeline.Fatal("%w", err)
+		return nil, pipeline.Fatal("%w", err)
 	}
-	return Metrics{Values: map[string]float64{"tokens": float64(max(tokens.rl, tokens.ce, tokens.refKL))}}, ctx.Err()
+	return func(ctx context.Context) (Metrics, error) {
+		return Metrics{Work: Work{Tokens: tokensOf(micro)}, Values: map[string]float64{"tokens": float64(max(tokens.rl, tokens.ce, tokens.refKL))}}, ctx.Err()
+	}, nil
 }
 
-// Weights implements Learner.
-func (n *Null) Weights() ([]byte, error) { return n.weights, nil }
+// Weights are those of version 0, as safetensors.
+func (n *Null) Weights() []byte { return n.weights }
+
+// Snapshot implements Learner: of an optimizer there is no state.
+func (n *Null) Snapshot(context.Context, bool) (Snapshot, error) { return copied{n.weights, nil}, nil }
 
 // Load implements Learner.
-func (n *Null) Load(weights []byte) error {
-	n.weights = weights
-	return nil
+func (n *Null) Load(_ context.Context, weights, _ string) (err error) {
+	if weights != "" {
+		n.weights, err = os.ReadFile(weights)
+	}
+	return err
 }
-
-// Checkpoint implements Learner: there is no state.
-func (n *Null) Checkpoint() ([]byte, error) { return []byte{}, nil }
-
-// Restore implements Learner.
-func (n *Null) Restore([]byte) error { return nil }
 
 // Close implements Learner: there is nothing to end.
 func (n *Null) Close() {}

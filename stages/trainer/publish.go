@@ -14,9 +14,6 @@ import (
 	"github.com/prl-project/prl/schemas"
 )
 
-// kindFull is the PolicyVersion.kind of whole weights.
-const kindFull = "full"
-
 // transactionTimeout is the broker's limit for one PolicyVersion and its metrics.
 const transactionTimeout = 10 * time.Second
 
@@ -91,63 +88,61 @@ func (p *publisher) transact(ctx context.Context, records []*kgo.Record) error {
 	return nil
 }
 
-// versionZero publishes the policy before any training, with which every run begins.
+// versionZero publishes, on rank 0, the policy before any training, with which every run begins.
 func (t *Trainer) versionZero(ctx context.Context, p *publisher) (*schemas.PolicyVersion, error) {
-	learner, err := t.newLearner()
+	t.discard()
+	learner, err := t.newLearner(ctx, "")
 	if err != nil {
 		return nil, cannot("make the learner", err)
 	}
-	weights, err := learner.Weights()
-	if err != nil {
-		learner.Close()
-		return nil, fmt.Errorf("weights of version 0: %w", err)
+	t.learner, t.holds = learner, 0
+	if err := t.agree(ctx, nil, -1); err != nil {
+		t.discard()
+		return nil, err
 	}
-	v := &schemas.PolicyVersion{Kind: kindFull, NextOffsets: make([]int64, t.rt.Run.Ranks)}
-	t.learner, t.held = learner, held{0, sum(weights)}
-	return v, t.publish(ctx, p, v, weights, true, nil)
+	v := &made{PolicyVersion: &schemas.PolicyVersion{Kind: schemas.KindFull, NextOffsets: make([]int64, t.rt.Run.Ranks)}, checkpoint: true, began: time.Now()}
+	if err := t.copyInto(ctx, v); err != nil {
+		return nil, err
+	}
+	if !t.leads() {
+		t.stored = stored{}
+		return v.PolicyVersion, nil
+	}
+	return v.PolicyVersion, t.publish(ctx, p, v)
 }
 
-// publish makes the blobs of v, which the learner holds, durable, names them in v, and commits it with what was refused of
-// the step's batches.
-func (t *Trainer) publish(ctx context.Context, p *publisher, v *schemas.PolicyVersion, weights []byte, withCheckpoint bool, refused []*kgo.Record) error {
-	var err error
-	put := func(prefix string, data []byte) schemas.BlobRef {
-		if err != nil {
-			return schemas.BlobRef{}
-		}
-		var ref schemas.BlobRef
-		ref, err = t.rt.Blobs.Put(ctx, prefix, data)
-		return ref
-	}
-	config, tokenizer := t.learner.Files()
-	v.Config, v.Tokenizer = put(modelPrefix, config), put(modelPrefix, tokenizer)
-	if withCheckpoint {
-		checkpoint, cerr := t.learner.Checkpoint()
-		if cerr != nil {
-			return fmt.Errorf("checkpoint of version %d: %w", v.Version, cerr)
-		}
-		ref := put(checkpointPrefix, checkpoint)
-		v.Checkpoint = &ref
-	}
-	v.Weights = put(weightsPrefix, weights)
-	if err != nil {
+// publish makes the blobs of a version durable, names them in it, and commits it with what was refused of the step's batches.
+func (t *Trainer) publish(ctx context.Context, p *publisher, v *made) error {
+	start := time.Now()
+	if err := t.store(ctx, v); err != nil {
 		return fmt.Errorf("store version %d: %w", v.Version, err)
 	}
+	if v.figures != nil {
+		v.figures[figureSave] = time.Since(start).Seconds()
+	}
 	pipeline.Crash(stage + ".after-weights")
-	if err := p.commit(ctx, emissions(v, t.rt.Instance, time.Now()), refused); err != nil {
+	if err := p.commit(ctx, emissions(v, t.rt.Instance, time.Now()), v.refused); err != nil {
 		return fmt.Errorf("version %d: %w", v.Version, err)
 	}
 	pipeline.Crash(stage + ".after-publish")
+	if v.Step > 0 {
+		t.metrics.published(v)
+	}
+	if v.Skipped {
+		t.rt.Log.Warn("the gradient was not finite: no update", "step", v.Step)
+	}
 	return nil
 }
 
-// emissions are the records of a version: itself, and a point of every metric.
-func emissions(v *schemas.PolicyVersion, instance string, now time.Time) []pipeline.Emission {
-	list := []pipeline.Emission{{Topic: pipeline.TopicPolicies, Partition: pipeline.AutoPartition, Value: v}}
-	for _, name := range slices.Sorted(maps.Keys(v.Metrics)) {
-		list = append(list, pipeline.Emission{Topic: pipeline.TopicMetrics, Partition: pipeline.AutoPartition, Value: &schemas.MetricPoint{
-			Name: name, Stage: stage, Instance: instance, Step: &v.Step, Value: v.Metrics[name], TimeMs: now.UnixMilli(),
-		}})
+// emissions are the records of a version: itself, and a point of each of its metrics and figures.
+func emissions(v *made, instance string, now time.Time) []pipeline.Emission {
+	list := []pipeline.Emission{{Topic: pipeline.TopicPolicies, Partition: pipeline.AutoPartition, Value: v.PolicyVersion}}
+	for _, points := range []map[string]float64{v.Metrics, v.figures} {
+		for _, name := range slices.Sorted(maps.Keys(points)) {
+			list = append(list, pipeline.Emission{Topic: pipeline.TopicMetrics, Partition: pipeline.AutoPartition, Value: &schemas.MetricPoint{
+				Name: name, Stage: stage, Instance: instance, Step: &v.Step, Value: points[name], TimeMs: now.UnixMilli(),
+			}})
+		}
 	}
 	return list
 }

@@ -4,22 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strconv"
-	"time"
+	"sync"
+	"sync/atomic"
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/schemas"
 	"github.com/prl-project/prl/stages/internal/lm"
-	"github.com/prl-project/prl/stages/trainer/torch"
 )
 
-// Torch is the learner in PyTorch, in float32 on the CPU. A worker process holds model and optimizer; this one checks
-// micro-batches and hands them over. Losses and figures are the native learner's, and so are the files it makes: either
-// goes on from weights and checkpoints of the other.
+// Torch is the learner in PyTorch: one rank's part of it, with a device of its own. A worker process holds model and
+// optimizer; this one checks micro-batches and hands them over. Losses and figures are the native learner's, and with AdamW
+// so are weights and checkpoints: either goes on from those of the other.
 type Torch struct {
 	run               pipeline.RunConfig
 	cfg               Config
@@ -28,89 +24,44 @@ type Torch struct {
 	config, tokenizer []byte
 	worker            *worker
 	deaths            *deaths
+	zero              func(path string) error // writes the weights as they were given to the worker; nil when they have changed
+	end               sync.Once               // of the worker
+	loss              error                   // what it means
 }
 
 // maxDeaths is how many workers in a row may die, without a step between them, until the trainer gives up.
 const maxDeaths = 3
 
 // deaths counts them over all learners of a trainer.
-type deaths int
-
-// NewTorch starts a worker that holds version 0, made from the run's seed as the native learner's.
-func NewTorch(run pipeline.RunConfig, cfg Config, model ModelConfig, deaths *deaths) (*Torch, error) {
-	python, err := exec.LookPath(cfg.Torch.Python)
-	if err != nil {
-		return nil, fmt.Errorf("trainer.torch.python: %w: `make torch` sets up an interpreter with PyTorch, or name one that has it", err)
-	}
-	m, config, tokenizer, err := newModel(run, model)
-	if err != nil {
-		return nil, err
-	}
-	dir, err := os.MkdirTemp("", "prl-torch-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir) // the worker has read it
-	if err := unpack(dir, m, config); err != nil {
-		return nil, fmt.Errorf("hand the model to the torch worker: %w", err)
-	}
-	w, err := startWorker(python, dir, time.Duration(cfg.Torch.Timeout))
-	if err != nil {
-		return nil, err
-	}
-	t := &Torch{run: run, cfg: cfg, schedule: cfg.schedule(run), model: m.Config(), config: config, tokenizer: tokenizer, worker: w, deaths: deaths}
-	return t, t.open(dir)
-}
-
-// unpack puts the worker's source into dir, and model and configuration into a folder model there.
-func unpack(dir string, m *lm.Model, config []byte) error {
-	weights, err := encode(m.Params())
-	if err != nil {
-		return err
-	}
-	if err := os.CopyFS(dir, torch.Source); err != nil {
-		return err
-	}
-	folder := filepath.Join(dir, "model")
-	if err := os.Mkdir(folder, fs.ModePerm); err != nil {
-		return err
-	}
-	return errors.Join(os.WriteFile(filepath.Join(folder, "config.json"), config, 0o600), os.WriteFile(filepath.Join(folder, "model.safetensors"), weights, 0o600))
-}
-
-func (t *Torch) open(dir string) error {
-	schema, err := schemas.Schema((*schemas.MicroBatch)(nil).SchemaName())
-	if err != nil {
-		return err
-	}
-	loss := map[string]any{"loss": t.cfg.Loss, "kl_tau": t.cfg.KLTau, "ref_kl_mask_low": t.cfg.RefKLMaskLow}
-	for _, s := range lossSettings {
-		loss[s.key] = *s.value(&t.cfg)
-	}
-	_, _, err = t.ask(context.Background(), "open", map[string]any{
-		"folder": filepath.Join(dir, "model"), "schema": schema, "loss": loss,
-		"optimizer": map[string]any{"betas": t.cfg.Betas, "eps": t.cfg.Eps, "weight_decay": t.cfg.WeightDecay, "max_grad_norm": t.cfg.MaxGradNorm},
-	}, nil)
-	return err
-}
+type deaths struct{ atomic.Int64 }
 
 // ask is worker.ask. An error is Fatal where another worker would fail, too. After any error the learner is closed.
-func (t *Torch) ask(ctx context.Context, op string, args map[string]any, body []byte) (answer, []byte, error) {
-	a, data, err := t.worker.ask(ctx, op, args, body)
-	switch {
-	case err == nil && a.Error == "":
-		return a, data, nil
-	case err == nil && a.OutOfMemory:
-		err = pipeline.Fatal("the torch worker ran out of memory at %s: %s: give it more, or make run.seq_len or the model smaller", op, a.Error)
-	case err == nil:
-		err = pipeline.Fatal("the torch worker failed at %s: %s%s", op, a.Error, t.worker.words())
-	case ctx.Err() == nil:
-		if *t.deaths++; *t.deaths >= maxDeaths {
-			err = pipeline.Fatal("%d workers in a row: %w", *t.deaths, err)
-		}
+func (t *Torch) ask(ctx context.Context, op string, args map[string]any, body []byte) (answer, error) {
+	a, err := t.worker.ask(ctx, op, args, body)
+	if err == nil {
+		return a, nil
 	}
 	t.Close()
-	return a, nil, err
+	t.end.Do(func() { t.loss = t.lost(err) })
+	return a, t.loss
+}
+
+// lost says what it means for the trainer that a worker is gone.
+func (t *Torch) lost(err error) error {
+	failed, ok := errors.AsType[*failure](err)
+	switch {
+	case ok && failed.OutOfMemory:
+		return pipeline.Fatal("the torch worker ran out of memory %w: give it more, or make run.seq_len or the model smaller", err)
+	case ok && failed.PeerLost && t.cfg.Torch.WorldSize > 1:
+		return fmt.Errorf("%w: rank %d of %d has lost another one %w", pipeline.ErrTransient, t.cfg.Torch.Rank, t.cfg.Torch.WorldSize, failed)
+	case ok:
+		return pipeline.Fatal("the torch worker failed %w", err)
+	case errors.Is(err, pipeline.ErrTransient):
+		if n := t.deaths.Add(1); n >= maxDeaths {
+			return pipeline.Fatal("%d workers in a row: %w", n, err)
+		}
+	}
+	return err
 }
 
 // Exact implements Learner: how a sum is spread over CPUs may change its last bit.
@@ -119,42 +70,80 @@ func (t *Torch) Exact() bool { return false }
 // Files implements Learner.
 func (t *Torch) Files() (config, tokenizer []byte) { return t.config, t.tokenizer }
 
-// Step implements Learner.
-func (t *Torch) Step(ctx context.Context, step int64, micro []*schemas.MicroBatch) (Metrics, error) {
+// Prepare implements Learner: the worker has decoded what it answers.
+func (t *Torch) Prepare(ctx context.Context, step int64, micro []*schemas.MicroBatch) (Step, error) {
 	tokens, err := lossTokensOf(micro[0])
 	if err != nil {
-		return Metrics{}, pipeline.Fatal("%w", err)
+		return nil, pipeline.Fatal("%w", err)
 	}
 	entropyCoef := t.cfg.entropyCoef(t.run, step)
 	loss := t.cfg.components(tokens, entropyCoef)
-	args := map[string]any{"entropy_coef": entropyCoef, "rl_tokens": tokens.rl, "ce_tokens": tokens.ce, "ref_kl_tokens": tokens.refKL}
-	var total lm.Metrics
+	count := 0
 	for _, mb := range micro {
-		if mb.SeqLens.Len() == 0 {
-			continue // a dummy
+		if t.elsewhere(mb) {
+			continue
 		}
 		if err := check(batchOf(mb), t.model, loss); err != nil {
-			return Metrics{}, pipeline.Fatal("rank %d, micro-batch %d: %w", mb.Rank, mb.Index, err)
+			return nil, pipeline.Fatal("rank %d, micro-batch %d: %w", mb.Rank, mb.Index, err)
 		}
 		record, err := schemas.AppendBinary(nil, mb)
 		if err != nil {
-			return Metrics{}, pipeline.Fatal("rank %d, micro-batch %d: %w", mb.Rank, mb.Index, err)
+			return nil, pipeline.Fatal("rank %d, micro-batch %d: %w", mb.Rank, mb.Index, err)
 		}
-		a, _, err := t.ask(ctx, "micro_batch", args, record)
-		if err != nil {
-			return Metrics{}, fmt.Errorf("rank %d, micro-batch %d: %w", mb.Rank, mb.Index, err)
+		if _, err := t.ask(ctx, "prepare", map[string]any{"step": step, "index": count}, record); err != nil {
+			return nil, fmt.Errorf("rank %d, micro-batch %d: %w", mb.Rank, mb.Index, err)
 		}
-		total.Add(metricsOf(a))
+		count++
 	}
+	args := map[string]any{"step": step, "entropy_coef": entropyCoef, "rl_tokens": tokens.rl, "ce_tokens": tokens.ce, "ref_kl_tokens": tokens.refKL}
+	return func(ctx context.Context) (Metrics, error) { return t.step(ctx, step, count, args) }, nil
+}
+
+// step trains the micro-batches that the worker holds of a step.
+func (t *Torch) step(ctx context.Context, step int64, count int, args map[string]any) (Metrics, error) {
+	t.zero = nil
+	for i := range count {
+		args["index"] = i
+		if _, err := t.ask(ctx, "accumulate", args, nil); err != nil {
+			return Metrics{}, fmt.Errorf("micro-batch %d: %w", i, err)
+		}
+	}
+	pipeline.Crash(stage + ".before-update")
 	lr := t.schedule.At(int(step))
-	a, _, err := t.ask(ctx, "update", map[string]any{"lr": lr}, nil)
+	a, err := t.ask(ctx, "update", map[string]any{"lr": lr}, nil)
 	if err != nil {
 		return Metrics{}, err
 	}
-	*t.deaths = 0
-	v := values(total)
-	v["lr"], v["entropy_coef"], v["grad_norm"] = lr, entropyCoef, a.figure("grad_norm")
-	return Metrics{Skipped: !a.Applied, Values: v}, nil
+	t.deaths.Store(0)
+	v := values(metricsOf(a))
+	v["lr"], v["entropy_coef"], v["grad_norm"] = lr, args["entropy_coef"].(float64), a.figure("grad_norm")
+	return Metrics{Skipped: !a.Applied, Work: t.workOf(a), Values: v}, nil
+}
+
+// elsewhere reports whether this rank has nothing to do for a micro-batch: another trains it, or it is a dummy and there are
+// no others that wait for this one.
+func (t *Torch) elsewhere(mb *schemas.MicroBatch) bool {
+	if n := t.cfg.Torch.WorldSize; n > 1 {
+		return mb.Rank%n != t.cfg.Torch.Rank
+	}
+	return mb.SeqLens.Len() == 0
+}
+
+// Agree implements sharedLearner.
+func (t *Torch) Agree(ctx context.Context, name, value string) (string, error) {
+	a, err := t.ask(ctx, "agree", map[string]any{"name": name, "value": value}, nil)
+	return a.Value, err
+}
+
+// workOf is what an answer says of the work of all ranks.
+func (t *Torch) workOf(a answer) Work {
+	w := Work{
+		Tokens: int64(a.figure("work_tokens")), FLOPs: a.figure("flops"), PeakFLOPS: a.figure("flops_per_second"), Memory: int64(a.figure("memory")),
+	}
+	if own := t.cfg.Torch.PeakTFLOPS; own > 0 {
+		w.PeakFLOPS = own * 1e12 * float64(t.cfg.Torch.WorldSize)
+	}
+	return w
 }
 
 // check holds a micro-batch against the model and the loss.
@@ -191,27 +180,43 @@ func metricsOf(a answer) lm.Metrics {
 	}
 }
 
-// Weights implements Learner.
-func (t *Torch) Weights() ([]byte, error) {
-	_, weights, err := t.ask(context.Background(), "weights", nil, nil)
-	return weights, err
+// Snapshot implements Learner: the worker copies, and writes the copy beside what it does next.
+func (t *Torch) Snapshot(ctx context.Context, checkpoint bool) (Snapshot, error) {
+	s := torchSnapshot{t, t.zero}
+	_, err := t.ask(ctx, "snapshot", map[string]any{"weights": s.zero == nil, "checkpoint": checkpoint}, nil)
+	return s, err
 }
 
-// Load implements Learner.
-func (t *Torch) Load(weights []byte) error {
-	_, _, err := t.ask(context.Background(), "load", nil, weights)
+// torchSnapshot is the copy that the worker of a learner has made last.
+type torchSnapshot struct {
+	t    *Torch
+	zero func(path string) error // writes the weights instead of the worker
+}
+
+// Weights implements Snapshot. Version 0 has the bytes of its folder, others float32 under the model's own names.
+func (s torchSnapshot) Weights(ctx context.Context, path string) error {
+	if s.zero != nil {
+		return s.zero(path)
+	}
+	return s.save(ctx, "weights", path)
+}
+
+// Checkpoint implements Snapshot: the optimizer's moments and its count of updates, as safetensors.
+func (s torchSnapshot) Checkpoint(ctx context.Context, path string) error {
+	return s.save(ctx, "checkpoint", path)
+}
+
+func (s torchSnapshot) save(ctx context.Context, what, path string) error {
+	_, err := s.t.ask(ctx, "save", map[string]any{"what": what, "path": path}, nil)
 	return err
 }
 
-// Checkpoint implements Learner: AdamW's moments and its count of updates, as safetensors.
-func (t *Torch) Checkpoint() ([]byte, error) {
-	_, checkpoint, err := t.ask(context.Background(), "checkpoint", nil, nil)
-	return checkpoint, err
-}
-
-// Restore implements Learner.
-func (t *Torch) Restore(checkpoint []byte) error {
-	_, _, err := t.ask(context.Background(), "restore", nil, checkpoint)
+// Load implements Learner.
+func (t *Torch) Load(ctx context.Context, weights, checkpoint string) error {
+	if weights != "" {
+		t.zero = nil
+	}
+	_, err := t.ask(ctx, "load", map[string]any{"weights": weights, "checkpoint": checkpoint}, nil)
 	return err
 }
 

@@ -2,8 +2,6 @@ package trainer
 
 import (
 	"encoding/binary"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"math"
 	"math/rand/v2"
@@ -13,8 +11,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/pipeline/pipelinetest/need"
 	"github.com/prl-project/prl/schemas"
 	"github.com/prl-project/prl/stages/internal/lm"
 )
@@ -22,55 +22,61 @@ import (
 // torchDir is where `make torch` puts the interpreter with PyTorch.
 const torchDir = "../../.cache/torch"
 
-func needTorch(t testing.TB) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("-short: no PyTorch")
-	}
-	if _, err := os.Stat(filepath.Join(torchDir, "installed")); err != nil {
-		const why = "no PyTorch: `make torch` installs it"
-		if os.Getenv("PRL_TEST_TORCH") == "required" {
-			t.Fatal(why + " (PRL_TEST_TORCH=required)")
-		}
-		t.Skip(why)
-	}
-}
-
 func torchConfig() (Config, ModelConfig) {
 	cfg, model := testConfig()
 	cfg.Learner, cfg.Torch.Python, cfg.Torch.Timeout = LearnerTorch, filepath.Join(torchDir, "bin", "python"), pipeline.Duration(deadline)
 	return cfg, model
 }
 
-// parityModel has odd sizes, several layers and several groups of heads.
-func parityModel() ModelConfig {
-	return ModelConfig{HiddenSize: 24, Layers: 3, Heads: 4, KVHeads: 2, FFN: 40, MaxPosition: 64, Alphabet: "abcdefgh"}
+// parityModel has odd sizes, several layers and several groups of heads; in qwen3's, heads are wider than their share.
+func parityModel(kind string) ModelConfig {
+	m := ModelConfig{Type: kind, HiddenSize: 24, Layers: 3, Heads: 4, KVHeads: 2, FFN: 40, MaxPosition: 64, Alphabet: "abcdefgh"}
+	if kind == lm.TypeQwen3 {
+		m.HeadDim = 10
+	}
+	return m
 }
+
+// idle is a learner that a test has left, for the next: a worker takes seconds to start.
+var idle = make(chan *Torch, 1)
 
 func newTorch(t testing.TB, cfg Config, model ModelConfig) *Torch {
 	t.Helper()
-	needTorch(t)
-	l, err := NewTorch(testRun("torch"), cfg, model, new(deaths))
-	if err != nil {
-		t.Fatal(err)
+	need.Torch(t, torchDir)
+	var l *Torch
+	select {
+	case l = <-idle:
+		l.reopen(t, cfg, model)
+	default:
+		var err error
+		if l, err = NewTorch(t.Context(), testRun("torch"), cfg, model, "", new(deaths)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	t.Cleanup(l.Close)
+	t.Cleanup(func() {
+		select {
+		case <-l.worker.done:
+			return
+		default:
+		}
+		select {
+		case idle <- l:
+		default:
+			l.Close()
+		}
+	})
 	return l
 }
 
 // open begins the worker of l anew, with other settings.
 func (t *Torch) reopen(tb testing.TB, cfg Config, model ModelConfig) {
 	tb.Helper()
-	m, config, _, err := newModel(t.run, model)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	dir := tb.TempDir()
-	if err := unpack(dir, m, config); err != nil {
-		tb.Fatal(err)
-	}
 	t.cfg, t.schedule = cfg, cfg.schedule(t.run)
-	if err := t.open(dir); err != nil {
+	folder, err := t.unpack(tb.TempDir(), model, "")
+	if err == nil {
+		err = t.open(tb.Context(), folder)
+	}
+	if err != nil {
 		tb.Fatal(err)
 	}
 }
@@ -115,15 +121,6 @@ func largest(t testing.TB, a, b []byte) (diff float64) {
 	return diff
 }
 
-func bytesOf(t testing.TB, get func() ([]byte, error)) []byte {
-	t.Helper()
-	data, err := get()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
-}
-
 // Tolerances between the native and the torch learner: of a figure, relative above 1; of a gradient's norm, relative; of a
 // weight after paritySteps.
 const (
@@ -135,15 +132,17 @@ const (
 )
 
 // Both learners, from the same weights and on the same batches, have the same figures, gradients and weights, whatever the
-// loss.
+// loss and the shape.
 func TestTorchTrainsAsNativeDoes(t *testing.T) {
 	cfg, _ := torchConfig()
-	model := parityModel()
-	l := newTorch(t, cfg, model)
-	for _, loss := range []string{LossDPPO, LossIPO, LossPPO, LossGSPO, LossTIS} {
-		t.Run(loss, func(t *testing.T) {
-			cfg := cfg
-			cfg.Loss, cfg.WeightDecay, cfg.KLTau, cfg.MaxGradNorm = loss, 0.1, 0.01, 0.5
+	l := newTorch(t, cfg, parityModel(lm.TypeLlama))
+	for _, c := range []struct{ loss, kind string }{
+		{LossDPPO, lm.TypeLlama}, {LossIPO, lm.TypeLlama}, {LossPPO, lm.TypeLlama}, {LossGSPO, lm.TypeLlama}, {LossTIS, lm.TypeLlama},
+		{LossDPPO, lm.TypeQwen3},
+	} {
+		t.Run(c.loss+"/"+c.kind, func(t *testing.T) {
+			cfg, model := cfg, parityModel(c.kind)
+			cfg.Loss, cfg.WeightDecay, cfg.KLTau, cfg.MaxGradNorm = c.loss, 0.1, 0.01, 0.5
 			cfg.DPPOMaskHigh, cfg.IPOMask = 0.02, 0.02 // which a policy that is nearly uniform meets, too
 			n, err := NewNative(l.run, cfg, model)
 			if err != nil {
@@ -151,7 +150,7 @@ func TestTorchTrainsAsNativeDoes(t *testing.T) {
 			}
 			l.reopen(t, cfg, model)
 			var figure, norm, weight, moved float64
-			first := bytesOf(t, n.Weights)
+			first := weightsOf(t, n)
 			for s := int64(1); s <= paritySteps; s++ {
 				want, got := step(t, n, s, varied(s)), step(t, l, s, varied(s))
 				if len(want.Values) != len(got.Values) || want.Skipped != got.Skipped || want.Values["masked"] == 0 {
@@ -168,8 +167,8 @@ func TestTorchTrainsAsNativeDoes(t *testing.T) {
 					}
 					figure = max(figure, diff)
 				}
-				weight = max(weight, largest(t, bytesOf(t, n.Weights), bytesOf(t, l.Weights)))
-				moved = largest(t, first, bytesOf(t, n.Weights))
+				weight = max(weight, largest(t, weightsOf(t, n), weightsOf(t, l)))
+				moved = largest(t, first, weightsOf(t, n))
 			}
 			if !(norm <= normTolerance) || !(weight <= weightTolerance) {
 				t.Errorf("gradient norms differ by %g, weights by %g", norm, weight)
@@ -177,78 +176,14 @@ func TestTorchTrainsAsNativeDoes(t *testing.T) {
 			if moved < 50*weightTolerance {
 				t.Errorf("weights moved by %g only: the test shows little", moved)
 			}
-			state := largest(t, bytesOf(t, n.Checkpoint), bytesOf(t, l.Checkpoint))
-			t.Logf("largest differences: figures %.2g, gradient norm %.2g, weights %.2g (moved %.2g), moments %.2g", figure, norm, weight, moved, state)
-			if !(state <= weightTolerance) {
-				t.Errorf("the optimizer's states differ by %g", state)
+			_, want := state(t, n)
+			_, got := state(t, l)
+			moments := largest(t, want, got)
+			t.Logf("largest differences: figures %.2g, gradient norm %.2g, weights %.2g (moved %.2g), moments %.2g", figure, norm, weight, moved, moments)
+			if !(moments <= weightTolerance) {
+				t.Errorf("the optimizer's states differ by %g", moments)
 			}
 		})
-	}
-}
-
-// A folder that lm writes gives the same logits in transformers, also of sequences that are packed.
-func TestTorchLogits(t *testing.T) {
-	needTorch(t)
-	run := testRun("logits")
-	m, _, tokenizer, err := newModel(run, parityModel())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range m.Params() { // sharper than at the start
-		if len(p.Shape) > 1 {
-			for i := range p.Data {
-				p.Data[i] *= 8
-			}
-		}
-	}
-	if err := m.Load(m.Params()); err != nil {
-		t.Fatal(err)
-	}
-	tok, err := lm.ParseTokenizer(tokenizer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	if err := lm.SaveFolder(dir, m, tok); err != nil {
-		t.Fatal(err)
-	}
-	rng := rand.New(rand.NewPCG(1, 2))
-	d, err := lm.NewDecoder(m, 3, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var sequences [][]int32
-	var want []float32
-	for _, n := range []int{17, 1, 40} {
-		slot, _ := d.Acquire()
-		var sequence []int32
-		for range n {
-			sequence = append(sequence, rng.Int32N(int32(m.Config().VocabSize)))
-			logits, err := d.Step([]lm.Chunk{{Slot: slot, Tokens: sequence[len(sequence)-1:]}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			want = append(want, logits...)
-		}
-		sequences = append(sequences, sequence)
-	}
-	list, err := json.Marshal(sequences)
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := runPython(t, "torch/tests/logits.py", dir, string(list))
-	raw, err := hex.DecodeString(strings.TrimSpace(out))
-	if err != nil || len(raw) != 4*len(want) {
-		t.Fatalf("%d bytes for %d logits: %v", len(raw), len(want), err)
-	}
-	var diff, top float64
-	for i, w := range want {
-		got := math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
-		diff, top = max(diff, math.Abs(float64(got-w))), max(top, math.Abs(float64(w)))
-	}
-	t.Logf("largest difference of %d logits, up to %.2g: %.2g", len(want), top, diff)
-	if !(diff <= logitTolerance) || top < 1 {
-		t.Errorf("logits up to %g differ by %g", top, diff)
 	}
 }
 
@@ -283,7 +218,7 @@ func TestTorchSkips(t *testing.T) {
 	if want, got := step(t, n, 1, micro), step(t, l, 1, micro); !want.Skipped || !got.Skipped {
 		t.Fatalf("skipped: native %v, torch %v", want.Skipped, got.Skipped)
 	}
-	if weightsOf(t, l) != before {
+	if largest(t, weightsOf(t, l), before) != 0 {
 		t.Error("the weights have changed")
 	}
 	if want, got := step(t, n, 2, microBatches(2)), step(t, l, 2, microBatches(2)); got.Skipped || math.Abs(got.Values["grad_norm"]-want.Values["grad_norm"]) > normTolerance {
@@ -303,31 +238,30 @@ func TestTorchGoesOnFromNative(t *testing.T) {
 	step(t, n, 2, microBatches(2))
 	hand := func(from, to Learner) {
 		t.Helper()
-		if err := errors.Join(to.Load(bytesOf(t, from.Weights)), to.Restore(bytesOf(t, from.Checkpoint))); err != nil {
+		weights, checkpoint := state(t, from)
+		if err := load(t, to, weights, checkpoint); err != nil {
 			t.Fatal(err)
+		}
+		gotWeights, gotCheckpoint := state(t, to)
+		if w, c := largest(t, weights, gotWeights), largest(t, checkpoint, gotCheckpoint); w != 0 || c != 0 {
+			t.Errorf("handed over, weights differ by %g, the optimizer's state by %g", w, c)
 		}
 	}
 	hand(n, l)
-	if weightsDiff, state := largest(t, bytesOf(t, n.Weights), bytesOf(t, l.Weights)), largest(t, bytesOf(t, n.Checkpoint), bytesOf(t, l.Checkpoint)); weightsDiff != 0 || state != 0 {
-		t.Errorf("handed over, weights differ by %g, the optimizer's state by %g", weightsDiff, state)
-	}
 	step(t, n, 3, microBatches(3))
 	step(t, l, 3, microBatches(3))
-	if diff := largest(t, bytesOf(t, n.Weights), bytesOf(t, l.Weights)); !(diff <= weightTolerance) {
+	if diff := largest(t, weightsOf(t, n), weightsOf(t, l)); !(diff <= weightTolerance) {
 		t.Errorf("a step later weights differ by %g", diff)
 	}
 	hand(l, n)
-	if diff := largest(t, bytesOf(t, n.Weights), bytesOf(t, l.Weights)); diff != 0 {
-		t.Errorf("handed back, weights differ by %g", diff)
-	}
-	bad := bytesOf(t, l.Checkpoint)
-	if err := l.Load(bad); !errors.Is(err, pipeline.ErrFatal) || !strings.Contains(err.Error(), "tensor") {
+	_, bad := state(t, l)
+	if err := load(t, l, bad, nil); !errors.Is(err, pipeline.ErrFatal) || !strings.Contains(err.Error(), "tensor") || !strings.Contains(err.Error(), "Traceback") {
 		t.Errorf("a checkpoint as weights: %v", err)
 	}
+	gone(t, l.worker)
 }
 
-// A micro-batch that cannot be trained is refused before the worker sees it; what is no micro-batch at all the worker
-// refuses, with its traceback.
+// A micro-batch that cannot be trained is refused before the worker sees it.
 func TestTorchRefusesBatches(t *testing.T) {
 	cfg, model := torchConfig()
 	l := newTorch(t, cfg, model)
@@ -335,15 +269,10 @@ func TestTorchRefusesBatches(t *testing.T) {
 	ids := micro[0].TokenIDs.Values()
 	ids[1] = 1000
 	micro[0].TokenIDs = schemas.PackInt32s(ids)
-	if _, err := l.Step(t.Context(), 1, micro); !errors.Is(err, pipeline.ErrFatal) || !strings.Contains(err.Error(), "not in the vocabulary") {
+	if _, err := trainStep(t.Context(), l, 1, micro); !errors.Is(err, pipeline.ErrFatal) || !strings.Contains(err.Error(), "not in the vocabulary") {
 		t.Errorf("a token outside of the vocabulary: %v", err)
 	}
 	step(t, l, 1, microBatches(1)) // the worker is as it was
-	args := map[string]any{"entropy_coef": 0, "rl_tokens": 1, "ce_tokens": 0, "ref_kl_tokens": 0}
-	if _, _, err := l.ask(t.Context(), "micro_batch", args, []byte{1, 2, 3}); !errors.Is(err, pipeline.ErrFatal) || !strings.Contains(err.Error(), "Traceback") {
-		t.Errorf("bytes that are no record: %v", err)
-	}
-	gone(t, l.worker)
 }
 
 // A worker whose trainer is gone ends.
@@ -359,10 +288,47 @@ func TestTorchWorkerEndsWithTheTrainer(t *testing.T) {
 	}
 }
 
-// TestTorchCrash kills a trainer with its worker, then workers: one in a step, the next before it has loaded the weights.
+// So does one whose trainer was killed in the middle of a request, although nobody reads what it says of that.
+func TestTorchWorkerEndsInARequest(t *testing.T) {
+	need.Torch(t, torchDir)
+	pipe := func() (r, w *os.File) {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r, w
+	}
+	requests, trainer := pipe()
+	said, says := pipe()
+	cmd := exec.CommandContext(t.Context(), filepath.Join(torchDir, "bin", "python"), "-P", "-m", "prl_torch")
+	cmd.Env = append(os.Environ(), "PYTHONPATH=torch", "PYTHONDONTWRITEBYTECODE=1", "HF_HUB_OFFLINE=1")
+	cmd.ExtraFiles, cmd.Stdout, cmd.Stderr = []*os.File{requests, says}, says, says
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	half := append(binary.LittleEndian.AppendUint32(nil, 100), make([]byte, 8+50)...) // of a head of 100 bytes
+	if _, err := trainer.Write(half); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(requests.Close(), says.Close(), said.Close(), trainer.Close()); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	select {
+	case err := <-ended:
+		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 1 {
+			t.Errorf("the worker ended with %v", err)
+		}
+	case <-time.After(deadline):
+		t.Error("the worker's process lives on")
+	}
+}
+
+// TestTorchCrash kills a trainer in a step, whose worker ends with it, then a worker in a step.
 // Every step has one version, and the weights are those of a run without a fault, up to rounding.
 func TestTorchCrash(t *testing.T) {
-	needTorch(t)
+	need.Torch(t, torchDir)
 	cfg, model := torchConfig()
 	cluster := testCluster(t)
 	nativeRun := testRuntime(t, cluster, testRun("torch-reference"))
@@ -380,7 +346,7 @@ func TestTorchCrash(t *testing.T) {
 	dir := t.TempDir()
 	rt := setUp(t, cluster, dir, testRun("torch-crash"))
 	packSteps(t, rt, 1, rt.Run.MaxSteps)
-	crash(t, rt, dir, LearnerTorch, "after-weights", 3)
+	crash(t, rt, dir, LearnerTorch, "before-update", 2)
 	tr, err := New(rt, cfg, model)
 	if err != nil {
 		t.Fatal(err)
@@ -391,19 +357,8 @@ func TestTorchCrash(t *testing.T) {
 			l.(*Torch).worker.kill()
 		}
 	})
-	inner, made := tr.newLearner, 0
-	tr.newLearner = func() (Learner, error) {
-		l, err := inner()
-		if made++; made == 2 && err == nil { // so that it dies when it is to load the checkpoint
-			l.(hooked).Learner.(*Torch).worker.kill()
-		}
-		return l, err
-	}
 	runToEnd(t, tr)
-	if made != 3 {
-		t.Errorf("%d learners were made, want 3", made)
-	}
-	// The child has published versions 0 and 1; the checkpoints are of 0 and 3.
+	// The child has published version 0, and maybe 1; the checkpoints are of 0 and 3.
 	if want := []int64{1, 2, 3, 4, 5, 4, 5}; !slices.Equal(steps, want) {
 		t.Errorf("steps trained: %v, want %v", steps, want)
 	}
@@ -414,6 +369,6 @@ func TestTorchCrash(t *testing.T) {
 
 // The worker's own tests.
 func TestTorchPython(t *testing.T) {
-	needTorch(t)
+	need.Torch(t, torchDir)
 	runPython(t, "-m", "unittest", "discover", "-s", "torch/tests", "-v")
 }

@@ -1,12 +1,8 @@
 package trainer
 
 import (
-	"context"
-	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"slices"
@@ -14,8 +10,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/prl-project/prl/pipeline"
 )
 
 const (
@@ -25,23 +19,22 @@ const (
 	burial = 10 * time.Second
 )
 
-// A worker is a Python process that answers one request after the other (torch/prl_torch/__main__.py says which). Requests
-// go to its file descriptor 3, answers come from 4; what it prints is kept for when it dies. It ends when this process does.
+// A worker is a Python process that answers requests (torch/prl_torch/__main__.py says which). Requests go to its file
+// descriptor 3, answers come from 4; what it prints is kept for when it dies. It ends when this process does.
 type worker struct {
 	cmd               *exec.Cmd
 	requests, answers *os.File
 	timeout           time.Duration
 	said              tail
+	writing           sync.Mutex    // held while a request is written
 	done              chan struct{} // closed when the process has ended
-}
+	gone              chan struct{} // closed when err is set, after done: nothing is answered any more
 
-// An answer is the head of a worker's answer.
-type answer struct {
-	Applied bool
-	Figures map[string]string
-	// Error is why the request failed, after which the worker has ended.
-	Error       string
-	OutOfMemory bool `json:"out_of_memory"`
+	mu      sync.Mutex
+	last    uint64              // the id of the request that was made last
+	waiting map[uint64]*request // those without an answer
+	cause   error               // the first thing that went wrong
+	err     error
 }
 
 // startWorker runs package prl_torch, whose source is in dir.
@@ -56,7 +49,10 @@ func startWorker(python, dir string, timeout time.Duration) (*worker, error) {
 		return nil, errors.Join(fmt.Errorf("start the torch worker: %w", err), requests.Close())
 	}
 	defer theirAnswers.Close()
-	w := &worker{requests: requests, answers: answers, timeout: timeout, done: make(chan struct{})}
+	w := &worker{
+		requests: requests, answers: answers, timeout: timeout,
+		done: make(chan struct{}), gone: make(chan struct{}), waiting: map[uint64]*request{},
+	}
 	w.cmd = exec.Command(python, "-P", "-m", "prl_torch")
 	w.cmd.ExtraFiles = []*os.File{theirRequests, theirAnswers}
 	w.cmd.Stdout, w.cmd.Stderr = &w.said, &w.said
@@ -70,83 +66,24 @@ func startWorker(python, dir string, timeout time.Duration) (*worker, error) {
 	}
 	go func() {
 		_ = w.cmd.Wait() // what it says is in ProcessState
+		w.killAll()      // what it started
+		_ = w.answers.SetReadDeadline(time.Now().Add(burial))
 		close(w.done)
 	}()
+	go w.listen()
 	return w, nil
-}
-
-// ask sends a request and waits for the answer. After an error, which is ErrTransient and says what became of the worker,
-// and after an answer that is one, the worker is gone.
-func (w *worker) ask(ctx context.Context, op string, args map[string]any, body []byte) (answer, []byte, error) {
-	defer context.AfterFunc(ctx, w.kill)()
-	a, data, err := w.exchange(op, args, body)
-	switch {
-	case err == nil && a.Error == "":
-		return a, data, nil
-	case ctx.Err() != nil:
-		return a, nil, ctx.Err()
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		w.kill()
-		<-w.done
-		return a, nil, fmt.Errorf("%w: the torch worker has not answered %s for %v and was killed%s", pipeline.ErrTransient, op, w.timeout, w.words())
-	}
-	select {
-	case <-w.done:
-	case <-time.After(burial):
-		w.kill()
-		<-w.done
-	}
-	if err == nil {
-		return a, nil, nil
-	}
-	cause := w.cmd.ProcessState.String()
-	if s, ok := w.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && s.Signal() == syscall.SIGKILL {
-		cause += ", as the kernel does where memory runs out"
-	}
-	return a, nil, fmt.Errorf("%w: the torch worker died at %s (%s)%s", pipeline.ErrTransient, op, cause, w.words())
-}
-
-func (w *worker) exchange(op string, args map[string]any, body []byte) (a answer, data []byte, err error) {
-	head := map[string]any{"op": op}
-	for k, v := range args {
-		head[k] = v
-	}
-	text, err := json.Marshal(head)
-	if err != nil {
-		return a, nil, fmt.Errorf("encode %s: %w", op, err)
-	}
-	limit := time.Now().Add(w.timeout)
-	if err := errors.Join(w.requests.SetWriteDeadline(limit), w.answers.SetReadDeadline(limit)); err != nil {
-		return a, nil, err
-	}
-	prefix := binary.LittleEndian.AppendUint32(nil, uint32(len(text)))
-	prefix = binary.LittleEndian.AppendUint64(prefix, uint64(len(body)))
-	for _, part := range [][]byte{append(prefix, text...), body} {
-		if _, err := w.requests.Write(part); err != nil {
-			return a, nil, err
-		}
-	}
-	prefix = prefix[:12]
-	if _, err := io.ReadFull(w.answers, prefix); err != nil {
-		return a, nil, err
-	}
-	text = make([]byte, binary.LittleEndian.Uint32(prefix))
-	data = make([]byte, binary.LittleEndian.Uint64(prefix[4:]))
-	for _, part := range [][]byte{text, data} {
-		if _, err := io.ReadFull(w.answers, part); err != nil {
-			return a, nil, err
-		}
-	}
-	return a, data, json.Unmarshal(text, &a)
 }
 
 // kill ends the process; it holds nothing that is not published or made again.
 func (w *worker) kill() { _ = w.cmd.Process.Kill() } // an error: it has ended
 
+// killAll ends the processes of its session.
+func (w *worker) killAll() { _ = syscall.Kill(-w.cmd.Process.Pid, syscall.SIGKILL) } // an error: there are none
+
 // close ends the process and waits until it is gone.
 func (w *worker) close() {
 	w.kill()
-	<-w.done
+	<-w.gone
 	_ = errors.Join(w.requests.Close(), w.answers.Close()) // nobody is at the other end
 }
 

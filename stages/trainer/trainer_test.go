@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -84,7 +85,12 @@ func TestSecondTrainerFencesTheFirst(t *testing.T) {
 	rt := testRuntime(t, testCluster(t), testRun("fence"))
 	sleeper := testTrainer(t, rt)
 	asleep, wake := make(chan bool), make(chan bool)
-	hook(sleeper, true, func(int64, Learner) { asleep <- true; <-wake })
+	hook(sleeper, true, func(step int64, _ Learner) {
+		if step == 1 {
+			asleep <- true
+			<-wake
+		}
+	})
 	_, wait := start(t, sleeper)
 	packSteps(t, rt, 1, rt.Run.MaxSteps)
 	<-asleep
@@ -127,7 +133,7 @@ func TestLearnerIsKeptOverAnError(t *testing.T) {
 	rt := testRuntime(t, testCluster(t), testRun("kept"))
 	tr := testTrainer(t, rt)
 	learners, inner := 0, tr.newLearner
-	tr.newLearner = func() (Learner, error) { learners++; return inner() }
+	tr.newLearner = func(ctx context.Context, base string) (Learner, error) { learners++; return inner(ctx, base) }
 	for s := int64(1); s <= 2; s++ {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
@@ -145,6 +151,41 @@ func TestLearnerIsKeptOverAnError(t *testing.T) {
 	checkChain(t, rt, 2)
 }
 
+// lostOnce is a learner of which the first is lost while it loads.
+type lostOnce struct {
+	Learner
+	loads *int
+}
+
+func (l lostOnce) Load(ctx context.Context, weights, checkpoint string) error {
+	if *l.loads++; *l.loads == 1 {
+		return pipeline.ErrTransient
+	}
+	return l.Learner.Load(ctx, weights, checkpoint)
+}
+
+func TestLearnerThatIsLostWhileItLoads(t *testing.T) {
+	rt := testRuntime(t, testCluster(t), testRun("lost"))
+	stop, wait := start(t, testTrainer(t, rt))
+	published(t, rt, 1)
+	stop()
+	if err := wait(); err != nil {
+		t.Fatal(err)
+	}
+	packSteps(t, rt, 1, rt.Run.MaxSteps)
+	tr, loads := testTrainer(t, rt), 0
+	inner := tr.newLearner
+	tr.newLearner = func(ctx context.Context, base string) (Learner, error) {
+		l, err := inner(ctx, base)
+		return lostOnce{l, &loads}, err
+	}
+	runToEnd(t, tr)
+	if loads != 2 {
+		t.Errorf("%d learners were loaded, want 2", loads)
+	}
+	checkChain(t, rt, rt.Run.MaxSteps)
+}
+
 func TestReplayThatDiffers(t *testing.T) {
 	for _, exact := range []bool{true, false} {
 		t.Run(fmt.Sprintf("exact=%v", exact), func(t *testing.T) {
@@ -157,14 +198,14 @@ func TestReplayThatDiffers(t *testing.T) {
 				t.Fatal(err)
 			}
 			cfg, model := testConfig()
-			cfg.LR /= 2
+			cfg.MaxGradNorm /= 100
 			tr, err := New(rt, cfg, model)
 			if err != nil {
 				t.Fatal(err)
 			}
 			hook(tr, exact, func(step int64, l Learner) {
-				if weights, err := l.Weights(); err != nil || sum(weights) != before[min(step-1, 2)].Weights.SHA256 && step <= 3 {
-					t.Errorf("step %d begins with other weights than were published (%v)", step, err)
+				if sum(weightsOf(t, l)) != before[min(step-1, 2)].Weights.SHA256 && step <= 3 {
+					t.Errorf("step %d begins with other weights than were published", step)
 				}
 			})
 			packSteps(t, rt, 3, rt.Run.MaxSteps)
@@ -181,6 +222,27 @@ func TestReplayThatDiffers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Whatever the learner, a schedule that was changed is noticed when a step is trained again.
+func TestReplayWithAnotherSchedule(t *testing.T) {
+	rt := testRuntime(t, testCluster(t), testRun("schedule"))
+	packSteps(t, rt, 1, 2)
+	stop, wait := start(t, testTrainer(t, rt))
+	published(t, rt, 3)
+	stop()
+	if err := wait(); err != nil {
+		t.Fatal(err)
+	}
+	tr := testTrainer(t, rt)
+	tr.cfg.LR /= 2
+	tr.newLearner = learners(rt.Run, tr.cfg, tr.model)
+	hook(tr, false, func(int64, Learner) {})
+	_, wait = start(t, tr)
+	if err := wait(); !errors.Is(err, pipeline.ErrFatal) || !strings.Contains(err.Error(), "step 1 trained again has lr = ") {
+		t.Errorf("error %v", err)
+	}
+	checkChain(t, rt, 2)
 }
 
 func TestStopFinishesTheStep(t *testing.T) {

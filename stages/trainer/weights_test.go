@@ -49,7 +49,7 @@ func TestOnlyPublishedSafetensorsAreLoaded(t *testing.T) {
 	} {
 		v := published
 		v.Weights = c.weights
-		tr := testTrainer(t, rt)
+		tr := opened(t, rt)
 		if _, err := tr.resume(t.Context(), []*schemas.PolicyVersion{&v}); !errors.Is(err, pipeline.ErrFatal) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: the restart's error is %v, want %q", what, err, c.want)
 		}
@@ -57,7 +57,7 @@ func TestOnlyPublishedSafetensorsAreLoaded(t *testing.T) {
 			t.Errorf("%s: the learner holds the weights", what)
 		}
 		dir := filepath.Join(t.TempDir(), "model")
-		if err := export(t.Context(), rt, &v, dir); err == nil || !strings.Contains(err.Error(), c.want) {
+		if err := export(t.Context(), rt, ModelConfig{}, history{&v}, &v, dir); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: the export's error is %v, want %q", what, err, c.want)
 		}
 		if _, err := os.Stat(dir); err == nil {
@@ -67,7 +67,18 @@ func TestOnlyPublishedSafetensorsAreLoaded(t *testing.T) {
 	v := published
 	checkpoint := stored([]byte("no checkpoint"), *published.Checkpoint)
 	v.Checkpoint = &checkpoint
-	if _, err := testTrainer(t, rt).resume(t.Context(), []*schemas.PolicyVersion{&v}); !errors.Is(err, pipeline.ErrFatal) || !strings.Contains(err.Error(), "is not the one its record names") {
+	if _, err := opened(t, rt).resume(t.Context(), []*schemas.PolicyVersion{&v}); !errors.Is(err, pipeline.ErrFatal) || !strings.Contains(err.Error(), "is not the one its record names") {
 		t.Errorf("another checkpoint: error %v", err)
 	}
+}
+
+// opened is a trainer as in a session.
+func opened(t *testing.T, rt *pipeline.Runtime) *Trainer {
+	t.Helper()
+	tr := testTrainer(t, rt)
+	if err := tr.open(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(tr.end)
+	return tr
 }

@@ -32,12 +32,11 @@ func (t *toolset) call(ctx context.Context, episode Episode, call ToolCall) (Mes
 		answer.Content = fmt.Sprintf("error: there is no tool %q; %s", call.Name, t.names())
 		return answer, nil
 	}
-	args, err := m.decode(call.Arguments)
-	if err != nil {
+	if err := m.check(call.Arguments); err != nil {
 		answer.Content = fmt.Sprintf("error: arguments of %s: %v", call.Name, err)
 		return answer, nil
 	}
-	text, err := m.run(ctx, episode, args)
+	text, err := m.run(ctx, episode, call)
 	var refusal *Refusal
 	switch {
 	case errors.As(err, &refusal):
@@ -50,42 +49,46 @@ func (t *toolset) call(ctx context.Context, episode Episode, call ToolCall) (Mes
 	return answer, nil
 }
 
-func (m *method) run(ctx context.Context, episode Episode, args reflect.Value) (text string, err error) {
+// run runs a tool with arguments that have been checked.
+func (m *method) run(ctx context.Context, episode Episode, call ToolCall) (text string, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = &PanicError{Value: v, Stack: string(debug.Stack())}
 		}
 	}()
-	out := reflect.ValueOf(episode).Method(m.index).Call([]reflect.Value{reflect.ValueOf(ctx), args})
+	if m.source {
+		return episode.(ToolSource).CallTool(ctx, call.Name, json.RawMessage(call.Arguments))
+	}
+	args := reflect.New(m.args)
+	d := json.NewDecoder(strings.NewReader(call.Arguments))
+	d.DisallowUnknownFields()
+	if err := d.Decode(args.Interface()); err != nil {
+		return "", Refuse("arguments of %s: %v", call.Name, err)
+	}
+	out := reflect.ValueOf(episode).Method(m.index).Call([]reflect.Value{reflect.ValueOf(ctx), args.Elem()})
 	err, _ = out[1].Interface().(error)
 	return out[0].String(), err
 }
 
-// decode makes an arguments struct of JSON text, or says what is wrong with it in words for the model.
-func (m *method) decode(text string) (reflect.Value, error) {
+// check says in words for the model what is wrong with the arguments of a call.
+func (m *method) check(text string) error {
 	if !utf8.ValidString(text) {
-		return reflect.Value{}, errors.New("not UTF-8")
+		return errors.New("not UTF-8")
 	}
 	if err := uniqueKeys(text); err != nil {
-		return reflect.Value{}, err
+		return err
 	}
 	var instance any
 	if err := json.Unmarshal([]byte(text), &instance); err != nil {
-		return reflect.Value{}, fmt.Errorf("not JSON: %w", err)
+		return fmt.Errorf("not JSON: %w", err)
 	}
 	if _, ok := instance.(map[string]any); !ok {
-		return reflect.Value{}, errors.New("not a JSON object")
+		return errors.New("not a JSON object")
 	}
 	if err := m.schema.Validate(instance); err != nil {
-		return reflect.Value{}, errors.New(strings.TrimPrefix(err.Error(), "validating root: "))
+		return errors.New(strings.TrimPrefix(err.Error(), "validating root: "))
 	}
-	args := reflect.New(m.args)
-	d := json.NewDecoder(strings.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(args.Interface()); err != nil {
-		return reflect.Value{}, err
-	}
-	return args.Elem(), nil
+	return nil
 }
 
 // uniqueKeys refuses an object that names a property twice, at any depth: encoding/json would silently take the last one. Text

@@ -6,8 +6,8 @@
 //
 // An [Environment] numbers its tasks and starts episodes; an [Episode] gives the first messages, answers the policy's
 // replies and scores what happened. Three methods each; the package example is a complete environment in forty lines.
-// Tools are exported methods of the episode (see [Tools]). What else an environment can do, it says by implementing
-// [Baseliner], [Demonstrator], [GroupScorer], [Rescorer], [Finisher] or [io.Closer].
+// Tools are exported methods of the episode (see [Tools]), or what it has otherwise ([ToolSource]). What else an environment
+// can do, it says by implementing [Baseliner], [Demonstrator], [GroupScorer], [Rescorer], [Finisher] or [io.Closer].
 //
 // # Whose fault
 //
@@ -49,6 +49,9 @@ type Info struct {
 	// CutReplies says that a reply which was cut at the task's max_tokens is an answer like any other, as where an answer
 	// is one character. Elsewhere such a reply is the last: the rollout ends there, truncated.
 	CutReplies bool
+	// OneCall says that a reply ends with its first tool call, so that the policy gets the answer before it says more. It
+	// holds for policies in whose format the end of a call is a token; others may still make several calls at once.
+	OneCall bool
 }
 
 // Tasks is the number of tasks of a split; 0 for a split that does not exist.

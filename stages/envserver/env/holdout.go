@@ -12,7 +12,7 @@ func HoldOut(texts []string, percent int) (train, eval []string) {
 	sorted := slices.Clone(texts)
 	slices.SortFunc(sorted, func(a, b string) int { return cmp.Or(cmp.Compare(Hash(a), Hash(b)), cmp.Compare(a, b)) })
 	for _, text := range sorted {
-		if Hash(text)%100 < uint64(percent) {
+		if heldOut(text, percent) {
 			eval = append(eval, text)
 		} else {
 			train = append(train, text)
@@ -20,6 +20,26 @@ func HoldOut(texts []string, percent int) (train, eval []string) {
 	}
 	return train, eval
 }
+
+// Deal deals tasks to the splits by their keys, which are distinct, as [HoldOut] does texts.
+func Deal[T any](tasks []T, percent int, key func(T) string) map[Split][]T {
+	byKey := map[string]T{}
+	keys := make([]string, len(tasks))
+	for i, t := range tasks {
+		keys[i] = key(t)
+		byKey[keys[i]] = t
+	}
+	train, eval := HoldOut(keys, percent)
+	splits := map[Split][]T{}
+	for split, dealt := range map[Split][]string{Train: train, Eval: eval} {
+		for _, k := range dealt {
+			splits[split] = append(splits[split], byKey[k])
+		}
+	}
+	return splits
+}
+
+func heldOut(text string, percent int) bool { return Hash(text)%100 < uint64(percent) }
 
 // Hash is the same number for a text on every machine and in every version: FNV-1a with the finaliser of MurmurHash3, since
 // the low bits of FNV-1a alone depend on little of the text.

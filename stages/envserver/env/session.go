@@ -21,6 +21,15 @@ type PanicError struct {
 
 func (p *PanicError) Error() string { return fmt.Sprintf("environment panicked: %v", p.Value) }
 
+// Traceback implements [Traced].
+func (p *PanicError) Traceback() string { return p.Stack }
+
+// Traced is an error of an environment that knows where in its code it came from; the trace of the rollout keeps that.
+type Traced interface {
+	error
+	Traceback() string
+}
+
 // Session plays one episode for a runner and keeps what this package promises: a done episode gets no further call, tool calls
 // are dispatched, MaxTurns holds, panics become [PanicError], and a score is recordable. After an error it can only be closed.
 // It is for one goroutine.

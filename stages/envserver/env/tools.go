@@ -50,7 +50,16 @@ func Tools(episode Episode) ([]Tool, error) {
 	return ts.list(), nil
 }
 
-// toolset holds the tools of one episode type.
+// ToolSource is an episode whose tools are not methods in Go; it has no others. They are called as those are: only with
+// arguments that fit their schema, and a [Refusal] is told to the model.
+type ToolSource interface {
+	// Tools lists them; their names differ, and their schemas are of objects. They stay the same while the episode lasts.
+	Tools() []Tool
+	// CallTool runs the tool of a name and returns its answer.
+	CallTool(ctx context.Context, name string, args json.RawMessage) (string, error)
+}
+
+// toolset holds the tools of one episode type, or of one [ToolSource].
 type toolset struct {
 	tools  []Tool
 	byName map[string]*method
@@ -58,7 +67,8 @@ type toolset struct {
 
 // method is a tool that can be called.
 type method struct {
-	index  int // of the method in its type
+	source bool // it is a ToolSource's, and no method in Go
+	index  int  // of the method in its type
 	args   reflect.Type
 	schema *jsonschema.Resolved
 }
@@ -76,6 +86,9 @@ var (
 )
 
 func toolsOf(episode Episode) (*toolset, error) {
+	if s, ok := episode.(ToolSource); ok {
+		return sourceTools(s)
+	}
 	t := reflect.TypeOf(episode)
 	if ts, ok := toolsets.Load(t); ok {
 		return ts.(*toolset), nil
@@ -106,6 +119,25 @@ func toolsOf(episode Episode) (*toolset, error) {
 		ts.byName[m.Name] = &method{index: i, args: args, schema: resolved}
 	}
 	toolsets.Store(t, ts)
+	return ts, nil
+}
+
+func sourceTools(s ToolSource) (*toolset, error) {
+	ts := &toolset{tools: s.Tools(), byName: map[string]*method{}}
+	for _, tool := range ts.tools {
+		if ts.byName[tool.Name] != nil {
+			return nil, fmt.Errorf("two tools are called %q", tool.Name)
+		}
+		var schema jsonschema.Schema
+		if err := json.Unmarshal(tool.Schema, &schema); err != nil {
+			return nil, fmt.Errorf("tool %s: decode schema: %w", tool.Name, err)
+		}
+		resolved, err := schema.Resolve(nil)
+		if err != nil {
+			return nil, fmt.Errorf("tool %s: resolve schema: %w", tool.Name, err)
+		}
+		ts.byName[tool.Name] = &method{source: true, schema: resolved}
+	}
 	return ts, nil
 }
 

@@ -2,11 +2,13 @@ package envs
 
 import (
 	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/pelletier/go-toml/v2"
 
+	"github.com/prl-project/prl/pipeline/pipelinetest/need"
 	"github.com/prl-project/prl/stages/envserver/env"
 )
 
@@ -19,12 +21,30 @@ func strict(text string) func(any) error {
 
 func TestNamesAreThoseOfTheEnvironments(t *testing.T) {
 	for _, name := range Names() {
-		e, err := Open(name, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := e.Info().Name; got != name {
-			t.Errorf("environment %q calls itself %q", name, got)
+		t.Run(name, func(t *testing.T) {
+			if name == "python" {
+				need.Python3(t) // without one it cannot run code, and says so
+			}
+			e, err := Open(name, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := e.Info().Name; got != name {
+				t.Errorf("environment %q calls itself %q", name, got)
+			}
+		})
+	}
+}
+
+// The table in the README has every environment.
+func TestTableIsComplete(t *testing.T) {
+	table, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range Names() {
+		if !strings.Contains(string(table), "\n| `"+name+"` |") {
+			t.Errorf("no row for %s", name)
 		}
 	}
 }
@@ -50,11 +70,12 @@ func TestOptions(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	for _, test := range []struct{ name, options, want string }{
-		{"nim", "", "catch, reverse-text, wordle"},
+		{"nim", "", strings.Join(Names(), ", ")},
 		{"catch", "colums = 5", "strict mode"},
 		{"catch", "columns = 5", "rows"},
 		{"wordle", "[weights]\nsolve = 1", "strict mode"},
 		{"reverse-text", "min_length = 'x'", "MinLength"},
+		{"judge", "token = 'hush-hush'", "token_file"},
 	} {
 		if _, err := Open(test.name, strict(test.options)); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s with %q: error %v, want one with %q", test.name, test.options, err, test.want)

@@ -42,16 +42,9 @@ func (l *Learner) Gradient() []Param {
 // untranspose writes a gradient as the learner keeps it to dst, in the layout of the weights.
 func (m *Model) untranspose(dst, src []float32) {
 	copy(dst, src)
-	turn := func(l *linear) {
+	for _, l := range m.matrices() {
 		if l.transposed() {
 			transpose(dst[l.off:l.off+len(l.w)], src[l.off:l.off+len(l.w)], l.in, l.out)
-		}
-	}
-	turn(&m.embed)
-	for i := range m.layers {
-		ly := &m.layers[i]
-		for _, x := range []*linear{&ly.q, &ly.kv, &ly.o, &ly.gateUp, &ly.down} {
-			turn(x)
 		}
 	}
 }

@@ -6,8 +6,8 @@ type gradients struct {
 	// transposed, as [in × out].
 	flat []float32
 
-	dx, dhidden, dact, dnorm, dattn, dq, dkv []float32
-	vT, xT, p, ds, spare                     []float32
+	dx, dhidden, dact, dnorm, dattn, dq, dkv, dhead []float32
+	vT, xT, p, ds, spare                            []float32
 }
 
 // transposed says that the gradient is kept as [in × out]: the longer the rows of a product, the faster it is.
@@ -19,7 +19,7 @@ func (p *pass) backward(g *gradients, dlogits []float32) {
 	m, h := p.m, p.m.cfg.HiddenSize
 	n := len(p.want)
 	g.dhidden = grow(g.dhidden, n*h)
-	g.linear(&m.embed, g.dhidden, dlogits, p.hidden, n, 0)
+	g.linear(&m.head, g.dhidden, dlogits, p.hidden, n, 0)
 	g.dx = grow(g.dx, n*h)
 	clear(g.dx)
 	g.norm(m.norm, g.dx, g.dhidden, p.inv, p.final)
@@ -41,7 +41,7 @@ func (p *pass) backward(g *gradients, dlogits []float32) {
 // layerBackward turns g.dx from the gradient of the layer's output to that of its input.
 func (p *pass) layerBackward(g *gradients, l int) {
 	m, a, ly := p.m, p.activations(l), &p.m.layers[l]
-	h, f, w := m.cfg.HiddenSize, m.cfg.IntermediateSize, m.cfg.kvDim()
+	h, f, q, w := m.cfg.HiddenSize, m.cfg.IntermediateSize, m.cfg.qDim(), m.cfg.KVDim()
 	rows, n := len(p.tokens), len(p.tokens)
 	pos, normQ := p.pos, a.attnNorm
 	last := l == len(m.layers)-1
@@ -55,7 +55,7 @@ func (p *pass) layerBackward(g *gradients, l int) {
 	g.linear(&ly.gateUp, g.dnorm, a.gateUp, a.mlpNorm, n, 0)
 	g.norm(ly.mlpNorm, g.dx, g.dnorm, a.mlpInv, a.x1)
 
-	g.dattn, g.dq, g.dkv = grow(g.dattn, n*h), grow(g.dq, n*h), grow(g.dkv, rows*2*w)
+	g.dattn, g.dq, g.dkv = grow(g.dattn, n*q), grow(g.dq, n*q), grow(g.dkv, rows*2*w)
 	g.linear(&ly.o, g.dattn, g.dx, a.attn, n, 0)
 	clear(g.dkv)
 	g.vT = grow(g.vT, w*rows)
@@ -64,10 +64,12 @@ func (p *pass) layerBackward(g *gradients, l int) {
 		kv := keyValues{kT: a.kT[s.from:], ldk: rows}
 		transposeStrided(g.vT[s.from:], rows, k[w:], 2*w, s.to-s.from, w)
 		from, to := s.queries(last)
-		g.p, g.ds = m.attendBackward(g.dq[from*h:], g.dkv[s.from*2*w:], g.dattn[from*h:], a.q[from*h:], pos[from:to], kv, k, g.vT[s.from:], g.p, g.ds)
+		g.p, g.ds = m.attendBackward(g.dq[from*q:], g.dkv[s.from*2*w:], g.dattn[from*q:], a.q[from*q:], pos[from:to], kv, k, g.vT[s.from:], g.p, g.ds)
 	}
-	m.rope(g.dq, h, m.cfg.NumAttentionHeads, pos, true)
+	m.rope(g.dq, q, m.cfg.NumAttentionHeads, pos, true)
 	m.rope(g.dkv, 2*w, m.cfg.NumKeyValueHeads, p.pos, true)
+	g.headNorms(ly.qNorm, g.dq, q, q, a.qInv, a.rawQ)
+	g.headNorms(ly.kNorm, g.dkv, 2*w, w, a.kInv, a.rawK)
 
 	g.linear(&ly.q, g.dnorm, g.dq, normQ, n, 0)
 	if last {
@@ -106,4 +108,20 @@ func (g *gradients) linear(l *linear, dx, dy, x []float32, rows int, beta float3
 // norm adds the gradients of a norm to those of its weights and of its input.
 func (g *gradients) norm(v vector, dx, dy, inv, x []float32) {
 	rmsNormBackward(dx, g.flat[v.off:v.off+len(v.w)], dy, inv, x, v.w)
+}
+
+// headNorms adds the gradient of the norm that vector.heads applied, and turns that of the normed heads in dx, [rows ×
+// width] with stride ldx, into that of the heads before.
+func (g *gradients) headNorms(v vector, dx []float32, ldx, width int, inv, raw []float32) {
+	if len(v.w) == 0 {
+		return
+	}
+	n := width / len(v.w)
+	g.dhead = grow(g.dhead, width)
+	for r := range len(raw) / width {
+		row := dx[r*ldx : r*ldx+width]
+		copy(g.dhead, row)
+		clear(row)
+		g.norm(v, row, g.dhead, inv[r*n:(r+1)*n], raw[r*width:(r+1)*width])
+	}
 }

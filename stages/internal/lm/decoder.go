@@ -30,7 +30,7 @@ func NewDecoder(m *Model, maxSlots, maxLen int) (*Decoder, error) {
 	if maxSlots < 1 || maxLen < 1 || maxLen > m.cfg.MaxPositionEmbeddings {
 		return nil, fmt.Errorf("decoder with %d slots of %d tokens: at least 1 slot, and 1 to %d tokens", maxSlots, maxLen, m.cfg.MaxPositionEmbeddings)
 	}
-	w := m.cfg.kvDim()
+	w := m.cfg.KVDim()
 	c := &cache{layers: m.cfg.NumHiddenLayers, maxLen: maxLen, width: w, data: make([]float32, maxSlots*m.cfg.NumHiddenLayers*maxLen*2*w)}
 	return &Decoder{model: m, cache: c, len: make([]int, maxSlots), taken: make([]bool, maxSlots), inStep: make([]bool, maxSlots)}, nil
 }

@@ -99,7 +99,10 @@ func TestDecoderSetModel(t *testing.T) {
 	if old := decodeAlone(t, m, []int32{1, 2, 3})[2]; sameBits(logits, old) {
 		t.Error("the swap changed nothing")
 	}
-	if err := d.SetModel(newModel(t, tinyConfig(14), 3)); err == nil {
-		t.Error("a model of another shape is accepted")
+	for name, cfg := range map[string]Config{"vocabulary": tinyConfig(14), "norms": tinyConfig(13).Qwen3()} {
+		cfg.RopeTheta, cfg.RMSNormEps = m.cfg.RopeTheta, m.cfg.RMSNormEps
+		if err := d.SetModel(newModel(t, cfg, 3)); err == nil {
+			t.Errorf("a model of another shape is accepted: %s", name)
+		}
 	}
 }

@@ -18,7 +18,7 @@ const (
 	fileGenerationConfig = "generation_config.json"
 )
 
-// SaveFolder writes a Hugging Face Llama folder: config, weights, tokenizer with chat template, generation config. Its
+// SaveFolder writes a Hugging Face folder: config, weights, tokenizer with chat template, generation config. Its
 // bytes depend on model and tokenizer alone. It is not atomic: write to a new folder and rename that.
 func SaveFolder(dir string, m *Model, t *Tokenizer) error {
 	if m.cfg.VocabSize != t.VocabSize() {
@@ -64,7 +64,8 @@ func SaveFolder(dir string, m *Model, t *Tokenizer) error {
 	return nil
 }
 
-// LoadFolder reads a folder that SaveFolder wrote.
+// LoadFolder reads a folder that SaveFolder wrote, or one with its tokenizer.json beside what transformers' save_pretrained
+// wrote of a Llama or Qwen3 model.
 func LoadFolder(dir string) (*Model, *Tokenizer, error) {
 	fail := func(err error) (*Model, *Tokenizer, error) {
 		return nil, nil, fmt.Errorf("load model %s: %w", dir, err)

@@ -4,14 +4,18 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"testing"
 )
 
 // TestFolder: a model survives its folder bit for bit, the folder has what Hugging Face's loaders read, and its bytes do
 // not change from one writing to the next.
-func TestFolder(t *testing.T) {
+func TestFolder(t *testing.T) { eachShape(t, newTokenizer(t, "abc").VocabSize(), testFolder) }
+
+func testFolder(t *testing.T, cfg Config) {
 	tok := newTokenizer(t, "abc")
-	m := newModel(t, tinyConfig(tok.VocabSize()), 1)
+	m := newModel(t, cfg, 1)
 	one, two := t.TempDir(), t.TempDir()
 	for _, dir := range []string{one, two} {
 		if err := SaveFolder(dir, m, tok); err != nil {
@@ -22,7 +26,7 @@ func TestFolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !sameBits(back.flat, m.flat) || backTok.Alphabet() != "abc" || !back.Config().sameShape(m.Config()) {
+	if !sameBits(back.flat, m.flat) || backTok.Alphabet() != "abc" || !reflect.DeepEqual(back.Config(), m.Config()) {
 		t.Error("the folder gives another model")
 	}
 	for _, name := range []string{"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"} {
@@ -70,6 +74,20 @@ func TestLoadRefuses(t *testing.T) {
 			t.Fatalf("%s: the model changed", name)
 		}
 	}
+	twice := func(name string, change float32) []Param {
+		p := good()
+		embed := p[slices.IndexFunc(p, func(p Param) bool { return p.Name == nameEmbed })]
+		data := slices.Clone(embed.Data)
+		data[0] += change
+		return append(p, Param{Name: name, Shape: embed.Shape, Data: data})
+	}
+	if err := m.Load(twice(nameHead, 1)); err == nil || !sameBits(m.flat, before.flat) {
+		t.Errorf("another output projection than the embeddings it is tied to: %v", err)
+	}
+	if err := m.Load(twice(nameHead, 0)); err != nil || sameBits(m.flat, before.flat) {
+		t.Errorf("embeddings given twice: %v", err)
+	}
+	copy(m.flat, before.flat)
 	if err := m.Load(good()); err != nil || sameBits(m.flat, before.flat) {
 		t.Errorf("good weights: %v", err)
 	}
@@ -87,7 +105,9 @@ func TestConfigValidate(t *testing.T) {
 		"odd head":     func(c *Config) { c.HiddenSize = 20 },
 		"layers":       func(c *Config) { c.NumHiddenLayers = -1 },
 		"huge":         func(c *Config) { c.VocabSize, c.HiddenSize = 1<<20, 1<<14 },
-		"untied":       func(c *Config) { c.TieWordEmbeddings = false },
+		"positions":    func(c *Config) { c.MaxPositionEmbeddings, c.HeadDim = 1<<20, 1<<10 },
+		"odd head_dim": func(c *Config) { c.HeadDim = 7 },
+		"no head_dim":  func(c *Config) { c.ModelType = TypeQwen3 },
 		"architecture": func(c *Config) { c.ModelType = "mistral" },
 		"activation":   func(c *Config) { c.HiddenAct = "gelu" },
 		"type":         func(c *Config) { c.TorchDtype = "bfloat16" },

@@ -31,7 +31,9 @@ type activations struct {
 	attnInv     []float32 // [R]
 	kv, kT      []float32 // [R × 2·kvDim] keys, values; [kvDim × R] keys transposed (without a cache)
 	xq, normQ   []float32 // [Q × hidden]: x and attnNorm of the Q rows
-	q, attn     []float32 // [Q × hidden]
+	q, attn     []float32 // [Q × qDim]
+	rawQ, rawK  []float32 // [Q × qDim], [R × kvDim]: before the norms of their heads, where there are any
+	qInv, kInv  []float32 // [Q × heads], [R × kvHeads]
 	x1, mlpNorm []float32 // [Q × hidden]: after attention, and normed
 	mlpInv      []float32 // [Q]
 	gateUp      []float32 // [Q × 2·ffn]
@@ -57,7 +59,7 @@ func (p *pass) forward() {
 	n := len(p.want)
 	p.hidden, p.inv, p.logits = grow(p.hidden, n*h), grow(p.inv, n), grow(p.logits, n*m.cfg.VocabSize)
 	rmsNorm(p.hidden, p.inv, p.final, m.norm.w, m.cfg.RMSNormEps)
-	m.embed.forward(p.logits, p.hidden, n, 0)
+	m.head.forward(p.logits, p.hidden, n, 0)
 }
 
 func (p *pass) activations(l int) *activations { return &p.acts[min(l, len(p.acts)-1)] }
@@ -75,11 +77,12 @@ func (p *pass) layerInput(l, rows int) []float32 {
 
 func (p *pass) layer(l int) {
 	m, a, ly := p.m, p.activations(l), &p.m.layers[l]
-	h, f, w, eps := m.cfg.HiddenSize, m.cfg.IntermediateSize, m.cfg.kvDim(), m.cfg.RMSNormEps
+	h, f, q, w, eps := m.cfg.HiddenSize, m.cfg.IntermediateSize, m.cfg.qDim(), m.cfg.KVDim(), m.cfg.RMSNormEps
 	rows := len(p.tokens)
 	a.attnNorm, a.attnInv, a.kv = grow(a.attnNorm, rows*h), grow(a.attnInv, rows), grow(a.kv, rows*2*w)
 	rmsNorm(a.attnNorm, a.attnInv, a.x, ly.attnNorm.w, eps)
 	ly.kv.forward(a.kv, a.attnNorm, rows, 0)
+	a.rawK, a.kInv = ly.kNorm.heads(a.kv, 2*w, w, rows, a.rawK, a.kInv, eps)
 	m.rope(a.kv, 2*w, m.cfg.NumKeyValueHeads, p.pos, false)
 
 	// From here on the last layer computes only the rows that are wanted.
@@ -97,13 +100,14 @@ func (p *pass) layer(l int) {
 		}
 		pos, xq, normQ = p.posWant, a.xq, a.normQ
 	}
-	a.q, a.attn = grow(a.q, n*h), grow(a.attn, n*h)
+	a.q, a.attn = grow(a.q, n*q), grow(a.attn, n*q)
 	ly.q.forward(a.q, normQ, n, 0)
-	m.rope(a.q, h, m.cfg.NumAttentionHeads, pos, false)
+	a.rawQ, a.qInv = ly.qNorm.heads(a.q, q, q, n, a.rawQ, a.qInv, eps)
+	m.rope(a.q, q, m.cfg.NumAttentionHeads, pos, false)
 	for _, s := range p.spans {
 		kv := p.keyValues(l, a, s)
 		from, to := s.queries(last)
-		p.scores = m.attend(a.attn[from*h:], a.q[from*h:], pos[from:to], kv, p.scores)
+		p.scores = m.attend(a.attn[from*q:], a.q[from*q:], pos[from:to], kv, p.scores)
 	}
 	a.x1 = grow(a.x1, n*h)
 	copy(a.x1, xq[:n*h])
@@ -129,7 +133,7 @@ func (s span) queries(last bool) (from, to int) {
 
 // keyValues stores the span's new keys and values and returns them with all earlier ones.
 func (p *pass) keyValues(l int, a *activations, s span) keyValues {
-	w := p.m.cfg.kvDim()
+	w := p.m.cfg.KVDim()
 	k := a.kv[s.from*2*w:]
 	if p.cache != nil {
 		return p.cache.append(l, s.slot, int(p.pos[s.from]), k, s.to-s.from)
@@ -143,4 +147,20 @@ func (p *pass) keyValues(l int, a *activations, s span) keyValues {
 // forward is y = x·wT + beta·y for rows rows.
 func (l *linear) forward(y, x []float32, rows int, beta float32) {
 	gemm(rows, l.out, l.in, x, l.in, l.wT, l.out, beta, y, l.out)
+}
+
+// heads norms every head in the rows of x, [rows × width] with stride ldx, in place, and returns what stood there and
+// 1/rms of every head, in raw and inv where they are large enough. A vector that is empty is no norm.
+func (v vector) heads(x []float32, ldx, width, rows int, raw, inv []float32, eps float64) (rawX, invX []float32) {
+	if len(v.w) == 0 {
+		return raw, inv
+	}
+	n := width / len(v.w)
+	raw, inv = grow(raw, rows*width), grow(inv, rows*n)
+	for r := range rows {
+		from, to := x[r*ldx:r*ldx+width], raw[r*width:(r+1)*width]
+		copy(to, from)
+		rmsNorm(from, inv[r*n:(r+1)*n], to, v.w, eps)
+	}
+	return raw, inv
 }

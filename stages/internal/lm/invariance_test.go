@@ -31,9 +31,11 @@ func decodeAlone(t *testing.T, m *Model, tokens []int32) [][]float32 {
 
 // TestInvariant_BatchInvariance: the logits of 64 sequences decoded together, in shuffled slots and in chunks of random
 // sizes, on 1 to 4 CPUs, are those of each alone.
-func TestInvariant_BatchInvariance(t *testing.T) {
-	const vocab = 37
-	m := newModel(t, tinyConfig(vocab), 5)
+func TestInvariant_BatchInvariance(t *testing.T) { eachShape(t, 37, testBatchInvariance) }
+
+func testBatchInvariance(t *testing.T, cfg Config) {
+	vocab := cfg.VocabSize
+	m := newModel(t, cfg, 5)
 	m.refresh()
 	rng := NewRNG(11)
 	var seqs [][]int32
@@ -41,7 +43,7 @@ func TestInvariant_BatchInvariance(t *testing.T) {
 	for range 64 {
 		seq := make([]int32, 1+rng.IntN(90))
 		for i := range seq {
-			seq[i] = rng.Int32N(vocab)
+			seq[i] = rng.Int32N(int32(vocab))
 		}
 		seqs = append(seqs, seq)
 		alone = append(alone, decodeAlone(t, m, seq))
@@ -97,9 +99,10 @@ func TestInvariant_BatchInvariance(t *testing.T) {
 
 // TestInvariant_TrainedAsSampled: log-probabilities scored on packed rows have the bits that sampling gave, whatever is
 // packed with them, so that the importance ratio of an on-policy batch is exactly 1.
-func TestInvariant_TrainedAsSampled(t *testing.T) {
-	const vocab = 37
-	m := newModel(t, tinyConfig(vocab), 5)
+func TestInvariant_TrainedAsSampled(t *testing.T) { eachShape(t, 37, testTrainedAsSampled) }
+
+func testTrainedAsSampled(t *testing.T, cfg Config) {
+	m := newModel(t, cfg, 5)
 	m.refresh()
 	rng := NewRNG(12)
 	b := &Batch{}
@@ -157,11 +160,13 @@ func TestInvariant_TrainedAsSampled(t *testing.T) {
 }
 
 // TestInvariant_Determinism: the same batches give the same weights on any number of CPUs.
-func TestInvariant_Determinism(t *testing.T) {
-	const vocab = 40
+func TestInvariant_Determinism(t *testing.T) { eachShape(t, 40, testDeterminism) }
+
+func testDeterminism(t *testing.T, cfg Config) {
+	vocab := cfg.VocabSize
 	var want []float32
 	onCPUs(func(cpus int) {
-		m := newModel(t, tinyConfig(vocab), 9)
+		m := newModel(t, cfg, 9)
 		l, opt, rng := newLearner(m), NewAdamW(), NewRNG(4)
 		for range 3 {
 			for range 2 {
@@ -185,9 +190,11 @@ func TestInvariant_Determinism(t *testing.T) {
 
 // TestInvariant_Cuts: however the sequences of a step are cut into micro-batches, gradients and metrics of all components
 // are the same but for rounding, each divided by its number of tokens in the step.
-func TestInvariant_Cuts(t *testing.T) {
-	const vocab = 13
-	m := newModel(t, tinyConfig(vocab), 9)
+func TestInvariant_Cuts(t *testing.T) { eachShape(t, 13, testCuts) }
+
+func testCuts(t *testing.T, cfg Config) {
+	vocab := cfg.VocabSize
+	m := newModel(t, cfg, 9)
 	rng := NewRNG(4)
 	b := randomBatch(rng, vocab, 0.5, 30, 100, 3, 20, 1, 60)
 	imitated(rng, b)

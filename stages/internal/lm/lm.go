@@ -1,5 +1,6 @@
-// Package lm is a small Llama-style language model (RMSNorm, rotary positions, grouped-query attention, SwiGLU, tied
-// embeddings; float32) that runs, learns and is stored without anything but Go and gonum's BLAS.
+// Package lm is a small language model in the shape of Llama or Qwen3 (RMSNorm, rotary positions, grouped-query attention,
+// SwiGLU; Qwen3 also norms the heads of queries and keys; float32) that runs, learns and is stored without anything but Go
+// and gonum's BLAS.
 //
 // What it guarantees, each with a test:
 //
@@ -10,7 +11,8 @@
 //   - Determinism: the same weights and batches give the same gradients and the same weights, byte for byte, whatever
 //     GOMAXPROCS is (on one architecture: where the compiler fuses multiply and add, it does so everywhere alike).
 //   - Token exactness: tokens are trained as they were sampled; text is encoded once, when a message is added.
-//   - A folder written by [SaveFolder] is a Hugging Face Llama folder, and [ReadSafetensors] survives any input.
+//   - A folder written by [SaveFolder] is a Hugging Face folder, what transformers saves of such a model is read, and
+//     [ReadSafetensors] survives any input.
 //
 // How: every matrix product is C += A·B with neither operand transposed, in which gonum adds up each element of C over k
 // in ascending order whatever the size of the batch; so no product depends on its neighbours, on tiling or on memory
@@ -21,6 +23,6 @@
 // policy gradient with one of the terms [DPPO], [IPO], [PPO], [GSPO] and [TIS]), [CE] and [RefKL]. How a step is cut into
 // micro-batches changes nothing but rounding.
 //
-// The parts: config and model (parameters), forward, attention, backward and kernels (the arithmetic), batch, loss, rl,
+// The parts: config, configjson and model (parameters), forward, attention, backward and kernels (the arithmetic), batch, loss, rl,
 // policy, imitate and learner (training), adamw and schedule, decoder and sample (generation), tokenizer, safetensors and folder.
 package lm

@@ -13,6 +13,22 @@ func tinyConfig(vocab int) Config {
 	return c
 }
 
+// shapes are the tiny models of every kind: in the one that is like Qwen3, heads are wider than their share of the hidden size.
+func shapes(vocab int) map[string]Config {
+	qwen3 := tinyConfig(vocab).Qwen3()
+	qwen3.HeadDim = 10
+	untied := qwen3
+	untied.TieWordEmbeddings = false
+	return map[string]Config{TypeLlama: tinyConfig(vocab), TypeQwen3: qwen3, "untied": untied}
+}
+
+// eachShape runs f on each of the shapes.
+func eachShape(t *testing.T, vocab int, f func(t *testing.T, cfg Config)) {
+	for name, cfg := range shapes(vocab) {
+		t.Run(name, func(t *testing.T) { f(t, cfg) })
+	}
+}
+
 func newModel(t testing.TB, c Config, seed uint64) *Model {
 	t.Helper()
 	m, err := New(c, seed)

@@ -19,7 +19,8 @@ type Model struct {
 	cfg    Config
 	flat   []float32 // every weight, in the order of params
 	params []Param   // views into flat
-	embed  linear    // [vocab × hidden], also the output projection
+	embed  linear    // [vocab × hidden]
+	head   linear    // the output projection, likewise; embed where they are tied
 	layers []layer
 	norm   vector
 	// Angles of the rotary positions, [position × headDim/2].
@@ -29,6 +30,7 @@ type Model struct {
 // layer is one decoder layer. Keys and values are one matrix, and so are gate and up: they read the same input.
 type layer struct {
 	attnNorm, mlpNorm      vector
+	qNorm, kNorm           vector // [headDim], of every head; empty in Llama
 	q, kv, o, gateUp, down linear
 }
 
@@ -54,6 +56,9 @@ func New(cfg Config, seed uint64) (*Model, error) {
 	}
 	rng := NewRNG(seed)
 	fill(rng, m.embed.w, cfg.InitializerRange)
+	if !cfg.TieWordEmbeddings {
+		fill(rng, m.head.w, cfg.InitializerRange)
+	}
 	residual := 1 / math.Sqrt(2*float64(cfg.NumHiddenLayers))
 	for _, l := range m.layers {
 		for _, x := range []struct {
@@ -67,11 +72,26 @@ func New(cfg Config, seed uint64) (*Model, error) {
 	return m, nil
 }
 
+// NewFrom makes a model with the weights given, as Load takes them; none are drawn.
+func NewFrom(cfg Config, params []Param) (*Model, error) {
+	m, err := newEmpty(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return m, m.Load(params)
+}
+
 func fill(rng *rand.Rand, w []float32, std float64) {
 	for i := range w {
 		w[i] = float32(std * rng.NormFloat64())
 	}
 }
+
+// Names of the embeddings and of the output projection.
+const (
+	nameEmbed = "model.embed_tokens.weight"
+	nameHead  = "lm_head.weight"
+)
 
 // newEmpty lays out the parameters; matrices are zero and norms one.
 func newEmpty(cfg Config) (*Model, error) {
@@ -88,9 +108,9 @@ func newEmpty(cfg Config) (*Model, error) {
 		m.params = append(m.params, Param{Name: name, Shape: shape, Data: m.flat[off : off+n : off+n]})
 		off += n
 	}
-	norm := func(name string) vector {
-		v := vector{off: off, w: m.flat[off : off+cfg.HiddenSize]}
-		add(name, cfg.HiddenSize)
+	norm := func(name string, width int) vector {
+		v := vector{off: off, w: m.flat[off : off+width]}
+		add(name, width)
 		for i := range v.w {
 			v.w[i] = 1
 		}
@@ -109,21 +129,28 @@ func newEmpty(cfg Config) (*Model, error) {
 	}
 	rows := func(name string, n int) Param { return Param{Name: name, Shape: []int{n}} }
 
-	h, f, kv := cfg.HiddenSize, cfg.IntermediateSize, cfg.kvDim()
-	m.embed = matrix(h, rows("model.embed_tokens.weight", cfg.VocabSize))
+	h, f, q, kv := cfg.HiddenSize, cfg.IntermediateSize, cfg.qDim(), cfg.KVDim()
+	m.embed = matrix(h, rows(nameEmbed, cfg.VocabSize))
 	for i := range m.layers {
 		p := fmt.Sprintf("model.layers.%d.", i)
-		m.layers[i] = layer{
-			attnNorm: norm(p + "input_layernorm.weight"),
-			q:        matrix(h, rows(p+"self_attn.q_proj.weight", h)),
-			kv:       matrix(h, rows(p+"self_attn.k_proj.weight", kv), rows(p+"self_attn.v_proj.weight", kv)),
-			o:        matrix(h, rows(p+"self_attn.o_proj.weight", h)),
-			mlpNorm:  norm(p + "post_attention_layernorm.weight"),
-			gateUp:   matrix(h, rows(p+"mlp.gate_proj.weight", f), rows(p+"mlp.up_proj.weight", f)),
-			down:     matrix(f, rows(p+"mlp.down_proj.weight", h)),
+		l := &m.layers[i]
+		l.attnNorm = norm(p+"input_layernorm.weight", h)
+		l.q = matrix(h, rows(p+"self_attn.q_proj.weight", q))
+		l.kv = matrix(h, rows(p+"self_attn.k_proj.weight", kv), rows(p+"self_attn.v_proj.weight", kv))
+		if cfg.headNorms() {
+			l.qNorm = norm(p+"self_attn.q_norm.weight", cfg.headDim())
+			l.kNorm = norm(p+"self_attn.k_norm.weight", cfg.headDim())
 		}
+		l.o = matrix(q, rows(p+"self_attn.o_proj.weight", h))
+		l.mlpNorm = norm(p+"post_attention_layernorm.weight", h)
+		l.gateUp = matrix(h, rows(p+"mlp.gate_proj.weight", f), rows(p+"mlp.up_proj.weight", f))
+		l.down = matrix(f, rows(p+"mlp.down_proj.weight", h))
 	}
-	m.norm = norm("model.norm.weight")
+	m.norm = norm("model.norm.weight", h)
+	m.head = m.embed
+	if !cfg.TieWordEmbeddings {
+		m.head = matrix(h, rows(nameHead, cfg.VocabSize))
+	}
 	m.cos, m.sin = ropeTables(cfg)
 	m.refresh()
 	return m, nil
@@ -146,13 +173,27 @@ func (m *Model) Clone() *Model {
 	return c
 }
 
-// Load copies params into the model. Names and shapes must be exactly the model's; otherwise nothing is changed.
+// Load copies params into the model. Names and shapes must be exactly the model's; otherwise nothing is changed. Tied
+// embeddings may be given a second time, as the output projection.
 func (m *Model) Load(params []Param) error {
+	if m.cfg.TieWordEmbeddings {
+		params = withoutCopy(params, nameHead, nameEmbed)
+	}
 	if err := loadInto(m.params, params); err != nil {
 		return fmt.Errorf("load weights: %w", err)
 	}
 	m.refresh()
 	return nil
+}
+
+// withoutCopy is params without the tensor of a name, if it is the same as the original.
+func withoutCopy(params []Param, name, original string) []Param {
+	at := func(name string) int { return slices.IndexFunc(params, func(p Param) bool { return p.Name == name }) }
+	i, j := at(name), at(original)
+	if i < 0 || j < 0 || !slices.Equal(params[i].Shape, params[j].Shape) || !slices.Equal(params[i].Data, params[j].Data) {
+		return params
+	}
+	return slices.Delete(slices.Clone(params), i, i+1)
 }
 
 // loadInto copies src into dst, which must have the same names and shapes in any order.
@@ -188,13 +229,22 @@ func loadInto(dst, src []Param) error {
 
 // refresh makes the transposed copies again after the weights changed.
 func (m *Model) refresh() {
-	m.embed.refresh()
+	for _, l := range m.matrices() {
+		l.refresh()
+	}
+}
+
+// matrices are all matrices, tied ones once.
+func (m *Model) matrices() []*linear {
+	all := []*linear{&m.embed}
 	for i := range m.layers {
 		l := &m.layers[i]
-		for _, x := range []*linear{&l.q, &l.kv, &l.o, &l.gateUp, &l.down} {
-			x.refresh()
-		}
+		all = append(all, &l.q, &l.kv, &l.o, &l.gateUp, &l.down)
 	}
+	if !m.cfg.TieWordEmbeddings {
+		all = append(all, &m.head)
+	}
+	return all
 }
 
 func (l *linear) refresh() { transpose(l.wT, l.w, l.out, l.in) }

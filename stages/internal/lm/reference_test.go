@@ -63,10 +63,20 @@ func referenceLogits(m *Model, tokens []int32) []float64 {
 		var keys, values [][]float64
 		for i, x := range xs {
 			n := norm(x, weight("model.layers.%d.input_layernorm.weight", l))
-			q := rotate(mul(weight("model.layers.%d.self_attn.q_proj.weight", l), n), i)
-			keys = append(keys, rotate(mul(weight("model.layers.%d.self_attn.k_proj.weight", l), n), i))
+			q := mul(weight("model.layers.%d.self_attn.q_proj.weight", l), n)
+			k := mul(weight("model.layers.%d.self_attn.k_proj.weight", l), n)
+			if c.ModelType == TypeQwen3 {
+				for at := 0; at < len(q); at += d {
+					copy(q[at:], norm(q[at:at+d], weight("model.layers.%d.self_attn.q_norm.weight", l)))
+				}
+				for at := 0; at < len(k); at += d {
+					copy(k[at:], norm(k[at:at+d], weight("model.layers.%d.self_attn.k_norm.weight", l)))
+				}
+			}
+			q = rotate(q, i)
+			keys = append(keys, rotate(k, i))
 			values = append(values, mul(weight("model.layers.%d.self_attn.v_proj.weight", l), n))
-			attn := make([]float64, h)
+			attn := make([]float64, len(q))
 			for head := range c.NumAttentionHeads {
 				kvAt := head / (c.NumAttentionHeads / c.NumKeyValueHeads) * d
 				p, sum := make([]float64, i+1), 0.0
@@ -96,18 +106,23 @@ func referenceLogits(m *Model, tokens []int32) []float64 {
 			}
 		}
 	}
-	return mul(weight("model.embed_tokens.weight"), norm(xs[len(xs)-1], weight("model.norm.weight")))
+	head := weight(nameEmbed)
+	if !c.TieWordEmbeddings {
+		head = weight(nameHead)
+	}
+	return mul(head, norm(xs[len(xs)-1], weight("model.norm.weight")))
 }
 
 // TestReference: the decoder computes what the formulas say.
-func TestReference(t *testing.T) {
-	const vocab = 37
-	m := newModel(t, tinyConfig(vocab), 3)
+func TestReference(t *testing.T) { eachShape(t, 37, testReference) }
+
+func testReference(t *testing.T, cfg Config) {
+	m := newModel(t, cfg, 3)
 	m.refresh()
 	rng := NewRNG(2)
 	tokens := make([]int32, 50)
 	for i := range tokens {
-		tokens[i] = rng.Int32N(vocab)
+		tokens[i] = rng.Int32N(int32(cfg.VocabSize))
 	}
 	got := decodeAlone(t, m, tokens)
 	for _, n := range []int{1, 2, 17, 50} {

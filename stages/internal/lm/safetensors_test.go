@@ -46,6 +46,19 @@ func TestSafetensorsRoundTrip(t *testing.T) {
 	}
 }
 
+// TestSafetensorsBFloat16: its elements are float32 whose lower half is zero.
+func TestSafetensorsBFloat16(t *testing.T) {
+	body := []byte{0x80, 0x3f, 0x00, 0xc0, 0x01, 0x00, 0x80, 0x7f, 0, 0, 0x40, 0x40}
+	got, err := ReadSafetensors(file(`{"b":{"dtype":"F32","shape":[1],"data_offsets":[8,12]},"a":{"dtype":"BF16","shape":[2,2],"data_offsets":[0,8]}}`, body))
+	want := []Param{
+		{"a", []int{2, 2}, []float32{1, -2, math.Float32frombits(1 << 16), float32(math.Inf(1))}},
+		{"b", []int{1}, []float32{3}},
+	}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("read %v, %v, want %v", got, err, want)
+	}
+}
+
 // TestSafetensorsRefuses lists what a reader must not take.
 func TestSafetensorsRefuses(t *testing.T) {
 	body := make([]byte, 8)
@@ -57,6 +70,7 @@ func TestSafetensorsRefuses(t *testing.T) {
 		"no object":        file(`[]`, nil),
 		"no JSON":          file(`{"a":`, nil),
 		"type":             file(`{"a":{"dtype":"F16","shape":[4],"data_offsets":[0,8]}}`, body),
+		"bfloat16 shape":   file(`{"a":{"dtype":"BF16","shape":[2],"data_offsets":[0,8]}}`, body),
 		"shape":            file(`{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}}`, body),
 		"negative shape":   file(`{"a":{"dtype":"F32","shape":[-1,-2],"data_offsets":[0,8]}}`, body),
 		"overflow":         file(`{"a":{"dtype":"F32","shape":[4294967296,4294967296,2],"data_offsets":[0,0]}}`, nil),
@@ -95,6 +109,7 @@ func FuzzReadSafetensors(f *testing.F) {
 	f.Add(good.Bytes())
 	f.Add(file(`{"a":{"dtype":"F32","shape":[0,9999999999],"data_offsets":[0,0]}}`, nil))
 	f.Add(file(`{"__metadata__":3}`, nil))
+	f.Add(file(`{"a":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}}`, make([]byte, 4)))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		params, err := ReadSafetensors(data)
 		if err != nil {

@@ -39,6 +39,33 @@ func (s *Sampler) Sample(logits []float32, temperature, topP float32, rng *rand.
 	return token, s.dist.logProb(logits, token)
 }
 
+// TokenLogProb is a token with its log-probability.
+type TokenLogProb struct {
+	Token   int32
+	LogProb float32
+}
+
+// Top gives the n most probable tokens of the distribution that the last Sample, which was given the same logits, drew from
+// (before top-p), the most probable first and of equals the first. Log-probabilities are as Sample gives them.
+func (s *Sampler) Top(logits []float32, n int) []TokenLogProb {
+	top := make([]TokenLogProb, 0, min(n, len(logits))+1)
+	for i := range logits {
+		if len(top) == n && logits[i] <= logits[top[n-1].Token] {
+			continue
+		}
+		at := len(top)
+		for at > 0 && logits[i] > logits[top[at-1].Token] {
+			at--
+		}
+		top = slices.Insert(top, at, TokenLogProb{Token: int32(i)})
+		top = top[:min(len(top), n)]
+	}
+	for i := range top {
+		top[i].LogProb = s.dist.logProb(logits, top[i].Token)
+	}
+	return top
+}
+
 // draw inverts the cumulative distribution at u of the total; it never returns a token of probability 0.
 func draw(p []float32, u float64) int32 {
 	var total float64

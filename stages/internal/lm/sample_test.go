@@ -96,3 +96,32 @@ func TestExp32(t *testing.T) {
 		t.Errorf("exp(NaN) = %g", got)
 	}
 }
+
+// TestTop: the most probable tokens come with the log-probabilities that sampling them gives, of equals the first comes
+// first, and what is sampled next does not change.
+func TestTop(t *testing.T) {
+	logits := []float32{2, 0, 1, -1, 1, float32(math.Inf(-1)), 0.5}
+	for _, temperature := range []float32{0, 0.5, 1} {
+		var plain, asked Sampler
+		a, b := NewRNG(7), NewRNG(7)
+		seen := map[int32]float32{}
+		var top []TokenLogProb
+		for range 2000 {
+			token, logProb := asked.Sample(logits, temperature, 0.9, a)
+			top = asked.Top(logits, 4)
+			if want, lp := plain.Sample(logits, temperature, 0.9, b); token != want || logProb != lp {
+				t.Fatalf("temperature %g: token %d (%g) with the top, %d (%g) without", temperature, token, logProb, want, lp)
+			}
+			seen[token] = logProb
+		}
+		for i, want := range []int32{0, 2, 4, 6} {
+			lp, drawn := seen[want]
+			if top[i].Token != want || drawn && top[i].LogProb != lp {
+				t.Errorf("temperature %g: place %d has %+v, want token %d with %g", temperature, i, top[i], want, lp)
+			}
+		}
+		if got := len(asked.Top(logits, 100)); got != len(logits) {
+			t.Errorf("%d of %d tokens", got, len(logits))
+		}
+	}
+}

@@ -149,7 +149,7 @@ func sha(p *schemas.PolicyVersion) string {
 	if p == nil {
 		return "none"
 	}
-	return p.Weights.SHA256
+	return p.WeightsSHA256()
 }
 
 func metric(p *schemas.PolicyVersion, name string) string {

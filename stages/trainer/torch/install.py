@@ -19,23 +19,30 @@ from pathlib import Path
 # Of NVIDIA's toolkit, what is called without a GPU.
 RUNTIME = "cudart,cupti"
 
+# What is linked against the toolkit, and what asks for that: installed alone, since pip would bring all of the toolkit.
+ALONE = ("torch", "peft", "accelerate")
+
 
 def pip(*args: str) -> None:
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", *args], check=True)
 
 
 def without_gpu(dependencies: list[str]) -> None:
-    torch = next(d for d in dependencies if d.startswith("torch=="))
-    pip("--no-deps", torch)
+    alone = [d for d in dependencies if name_of(d) in ALONE]
+    pip("--no-deps", *alone)
     own = []
-    for requirement in importlib.metadata.requires("torch") or []:
-        name = re.match(r"[A-Za-z0-9-]+", requirement).group()
+    for requirement in (r for d in alone for r in importlib.metadata.requires(name_of(d)) or []):
+        name = name_of(requirement)
         if name == "cuda-toolkit":
             own.append(re.sub(r"\[.*?\]", f"[{RUNTIME}]", requirement))
-        elif "extra ==" not in requirement and not re.match(r"nvidia-|cuda-|triton", name):
+        elif "extra ==" not in requirement and name not in ALONE and not re.match(r"nvidia-|cuda-|triton", name):
             own.append(requirement)
-    pip("--no-warn-conflicts", *own, *(d for d in dependencies if d != torch))
+    pip("--no-warn-conflicts", *own, *(d for d in dependencies if d not in alone))
     stand_in(Path(sysconfig.get_path("platlib")))
+
+
+def name_of(requirement: str) -> str:
+    return re.match(r"[A-Za-z0-9_-]+", requirement).group()
 
 
 def stand_in(site: Path) -> None:
@@ -79,7 +86,7 @@ def main() -> None:
         without_gpu(project["dependencies"])
     else:
         pip(*project["dependencies"])
-    subprocess.run([sys.executable, "-c", "import torch, transformers, safetensors, fastavro"], check=True)
+    subprocess.run([sys.executable, "-c", "import torch, transformers, safetensors, fastavro, peft"], check=True)
 
 
 if __name__ == "__main__":

@@ -58,15 +58,11 @@ func (c Config) Validate() error {
 	if c.Rows < c.Columns || c.Rows > 100 {
 		errs = append(errs, fmt.Errorf("rows = %d: want columns (%d) to 100, so that every start can be caught", c.Rows, c.Columns))
 	}
-	if c.TrainTasks < 1 || c.EvalTasks < 1 {
-		errs = append(errs, fmt.Errorf("train_tasks = %d, eval_tasks = %d: want at least 1 each", c.TrainTasks, c.EvalTasks))
-	}
+	errs = append(errs, env.CheckTasks(c.TrainTasks, c.EvalTasks))
 	if c.HoldOut < 0 || c.HoldOut >= c.Columns*c.Columns {
 		errs = append(errs, fmt.Errorf("hold_out = %d: want 0 to %d, since there are columns² starts", c.HoldOut, c.Columns*c.Columns-1))
 	}
-	if c.Prompt != "compact" && c.Prompt != "full" {
-		errs = append(errs, fmt.Errorf("prompt = %q: want compact or full", c.Prompt))
-	}
+	errs = append(errs, env.CheckPrompt(c.Prompt))
 	return errors.Join(errs...)
 }
 

@@ -53,12 +53,7 @@ func (c Config) Validate() error {
 	if c.PhraseWords < 1 || c.PhraseWords > 50 {
 		errs = append(errs, fmt.Errorf("phrase_words = %d: want 1 to 50", c.PhraseWords))
 	}
-	if c.EvalPercent < 1 || c.EvalPercent > 50 {
-		errs = append(errs, fmt.Errorf("eval_percent = %d: want 1 to 50", c.EvalPercent))
-	}
-	if c.Prompt != "compact" && c.Prompt != "full" {
-		errs = append(errs, fmt.Errorf("prompt = %q: want compact or full", c.Prompt))
-	}
+	errs = append(errs, env.CheckPercent(c.EvalPercent), env.CheckPrompt(c.Prompt))
 	return errors.Join(errs...)
 }
 

@@ -95,12 +95,7 @@ func (c Config) Validate() error {
 	if c.Shown < 0 || c.Shown >= length {
 		errs = append(errs, fmt.Errorf("shown = %d: want 0 to %d", c.Shown, length-1))
 	}
-	if c.EvalPercent < 1 || c.EvalPercent > 50 {
-		errs = append(errs, fmt.Errorf("eval_percent = %d: want 1 to 50", c.EvalPercent))
-	}
-	if c.Prompt != "compact" && c.Prompt != "full" {
-		errs = append(errs, fmt.Errorf("prompt = %q: want compact or full", c.Prompt))
-	}
+	errs = append(errs, env.CheckPercent(c.EvalPercent), env.CheckPrompt(c.Prompt))
 	if c.Tool && c.CharRewards {
 		errs = append(errs, errors.New("tool and char_rewards: a tool call has no characters to reward; leave one out"))
 	}

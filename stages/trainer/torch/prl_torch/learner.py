@@ -1,152 +1,111 @@
-"""A causal language model that learns: gradients summed over micro-batches, then one update of AdamW. float32, on the CPU.
+"""A causal language model that learns: gradients summed over micro-batches and ranks, then one update."""
 
-Sequences of a micro-batch are packed into rows without padding; a sequence attends to itself only, and its positions start
-at 0. Models whose layers do not keep packed sequences apart are refused when they are loaded.
-"""
-
-import math
-from dataclasses import dataclass
-
-import safetensors.torch
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 
+from . import files, lora, parallel
 from .batch import MicroBatch
+from .files import Snapshot
 from .loss import Settings, Step, gradient
-
-# Two sequences, packed and alone, must have logits that differ by no more.
-PACKING_TOLERANCE = 1e-4
-
-
-@dataclass(frozen=True)
-class Optimizer:
-    """The settings of AdamW, under the names of [trainer]."""
-
-    betas: tuple[float, float]
-    eps: float
-    weight_decay: float  # per unit of learning rate, on matrices only
-    max_grad_norm: float  # the gradient is scaled down to this global norm; 0 is no limit
+from .model import Policy
+from .optimizer import Updater
+from .options import Optimizer, Options
+from .parallel import Group
+from .work import Work
 
 
 class Learner:
-    def __init__(self, folder: str, settings: Settings, optimizer: Optimizer):
+    """One rank's part of it. Every rank makes the same calls in the same order, a micro-batch without sequences where it has
+    no other."""
+
+    def __init__(self, folder: str, settings: Settings, optimizer: Optimizer, options: Options = Options(), group: Group = Group()):
         """Loads the model of a Hugging Face folder: configuration and safetensors. No code that is in it runs."""
-        self.model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True, use_safetensors=True, trust_remote_code=False
-        )
-        self.model.eval()  # without dropout: what is trained is the policy that sampled
-        self.model.get_input_embeddings().padding_idx = None  # nothing is padded: a token that was sampled has its gradient
-        self.settings, self.max_grad_norm = settings, optimizer.max_grad_norm
-        self.params = dict(self.model.named_parameters())  # tied ones once
-        for p in self.params.values():
-            p.grad = torch.zeros_like(p)
-        groups = [
-            {"params": [p for p in self.params.values() if p.dim() > 1], "weight_decay": optimizer.weight_decay},
-            {"params": [p for p in self.params.values() if p.dim() <= 1], "weight_decay": 0.0},
-        ]
-        self.adamw = torch.optim.AdamW([g for g in groups if g["params"]], betas=tuple(optimizer.betas), eps=optimizer.eps, fused=True)
-        self._restore(0, {}, {})
-        self._check_packing()
+        self.settings, self.options, self.group = settings, options, group
+        self.device = options.place(group.rank)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        self.policy = Policy(folder, options, self.device)
+        layers = self.policy.layers()
+        self.work = Work(self.policy.model, layers, self.device, self.policy.dtype)
+        if group.world_size > 1:
+            parallel.shard(self.policy, layers, group, self.device, self.policy.dtype)
+        else:
+            self.policy.to(self.device)
+        self.policy.check_device(self.device)
+        if group.world_size > 1:
+            self.policy.reshard()  # as a backward pass does
+        rename = lora.published if self.policy.adapter_config else self.policy.names().__getitem__
+        named = self.policy.model.named_parameters()  # tied ones once
+        self.params = {rename(name): p for name, p in named if p.requires_grad}
+        hidden = {id(p) for p in layers.parameters() if p.dim() == 2}
+        self.updater = Updater(self.params, {n for n, p in self.params.items() if id(p) in hidden}, optimizer, options.offload_optimizer, group)
 
-    @torch.no_grad()
-    def _check_packing(self) -> None:
-        one, two = torch.tensor([1, 2, 3, 4, 5, 6]), torch.tensor([6, 5, 4, 3, 2])
-        one, two = one % self.model.config.vocab_size, two % self.model.config.vocab_size
-        packed = self.logits(torch.cat([one, two]), torch.cat([torch.arange(6), torch.arange(5)]), torch.arange(11))
-        alone = torch.cat([self.logits(one, torch.arange(6), torch.arange(6)), self.logits(two, torch.arange(5), torch.arange(5))])
-        if not (difference := float((packed - alone).abs().max())) <= PACKING_TOLERANCE:
-            raise ValueError(
-                f"model type {self.model.config.model_type}: the logits of a packed sequence differ by {difference:.3g} from those "
-                f"of the sequence alone; a model whose layers do not keep packed sequences apart cannot be trained"
-            )
-
-    def logits(self, tokens: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
-        """The logits [len(rows), vocabulary] of some rows of packed sequences [n]."""
-        # Without a mask, positions that start over tell the model where a sequence begins.
-        out = self.model(input_ids=tokens[None], position_ids=positions[None], use_cache=False, logits_to_keep=rows)
-        if out.logits.shape[:2] != (1, len(rows)):
-            raise ValueError(f"model type {self.model.config.model_type}: logits have shape {tuple(out.logits.shape)} where {len(rows)} rows are wanted")
-        return out.logits[0].float()
+    def logits(self, tokens: Tensor, lengths: list[int]) -> Tensor:
+        """The logits [n, vocabulary] of packed sequences, tokens [n], of a learner that is alone."""
+        return self.policy.logits(tokens, lengths)
 
     def accumulate(self, batch: MicroBatch, step: Step) -> dict[str, float]:
-        """Adds the gradient of the loss over a micro-batch to the sum. Returns the figures of the batch."""
-        total: dict[str, float] = {}
-        for chunk in batch.chunks():
-            scaled = self.logits(chunk.tokens, chunk.positions, chunk.rows) / chunk.temperatures[:, None]
-            log_p = scaled.log_softmax(-1)
-            logp = log_p.gather(1, chunk.targets[:, None])[:, 0]
-            entropy = -(log_p.exp() * log_p).sum(-1)
-            d_logp, d_entropy, figures = gradient(self.settings, step, chunk, logp.detach().double(), entropy.detach().double())
-            torch.autograd.backward([logp, entropy], [d_logp.float(), d_entropy.float()])
-            for name, value in figures.items():
-                total[name] = total.get(name, 0.0) + value
-        return total
+        """Adds the gradient of the loss over a micro-batch to the sum. Returns the figures of the batch: sums over tokens."""
+        row = batch.row.to(self.device)
+        if len(row.rows) == 0 and self.group.world_size == 1:
+            return {}
+        logp, entropy = self.policy(row)
+        d_logp, d_entropy, figures = gradient(self.settings, step, row, logp.detach().double(), entropy.detach().double())
+        torch.autograd.backward([logp, entropy], [d_logp.float(), d_entropy.float()])
+        self.work.add(batch.lengths, len(row.rows))
+        return _read(figures)
 
-    @torch.no_grad()
     def update(self, lr: float) -> tuple[bool, float]:
-        """Updates the weights by the gradient summed since the last update. Returns whether it did, which it does not
-        where the gradient is not finite, and the gradient's norm before clipping."""
-        grads = [p.grad for p in self.params.values()]
-        norm = math.sqrt(sum(float(g.double().square().sum()) for g in grads))
-        applied = math.isfinite(norm)
-        if applied:
-            if self.max_grad_norm > 0 and norm > self.max_grad_norm:
-                torch._foreach_mul_(grads, self.max_grad_norm / norm)
-            for group in self.adamw.param_groups:
-                group["lr"] = lr
-            self.adamw.step()
-        self.adamw.zero_grad(set_to_none=False)
-        return applied, norm
-
-    def weights(self) -> bytes:
-        """The weights as safetensors, tied ones once."""
-        return safetensors.torch.save({name: p.detach().contiguous() for name, p in self.params.items()})
+        """Updates the weights by the gradient summed since the last update. Returns whether it did, which it does not where
+        the gradient is not finite, and the gradient's norm over all ranks before clipping."""
+        return self.updater.update(lr)
 
     @torch.no_grad()
-    def load(self, data: bytes) -> None:
-        """Replaces the weights by those that weights gave."""
-        given = safetensors.torch.load(data)
-        self._check(given, "")
-        for name, p in self.params.items():
-            p.copy_(given[name])
+    def snapshot(self, what: str) -> Snapshot | None:
+        """Copies the trained weights ("weights", tied ones once) or the optimizer's state ("checkpoint") as they are now.
+        On rank 0 returns what writes them into a file, in any thread, while training goes on: called with a path, it gives
+        the file's size in bytes and its SHA-256 in hex. Other ranks have None."""
+        if what == "weights":
+            config = self.policy.adapter_config
+            tensors = ((name, p, parallel.local(p)) for name, p in self.params.items())
+            snapshot = Snapshot({"adapter_config": config} if config else None)
+        elif what == "checkpoint":
+            tensors, snapshot = self.updater.checkpoint(), Snapshot()
+        else:
+            raise ValueError(f"snapshot of {what!r}: weights or checkpoint")
+        for name, p, part in tensors:
+            t = parallel.whole(part, p)
+            if self.group.rank == 0:
+                snapshot.add(name, t)
+        return snapshot if self.group.rank == 0 else None
 
-    def checkpoint(self) -> bytes:
-        """The optimizer's state as safetensors: the number of updates and both moments of every parameter."""
-        state = {"step": torch.zeros(1)}
+    @torch.no_grad()
+    def load(self, path: str) -> None:
+        """Replaces the trained weights by those of a snapshot's file. Every rank reads it."""
+        get = files.read(path, {name: tuple(p.shape) for name, p in self.params.items()})
         for name, p in self.params.items():
-            of = self.adamw.state[p]
-            state["step"] = of["step"].float().reshape(1)
-            state["exp_avg." + name], state["exp_avg_sq." + name] = of["exp_avg"].contiguous(), of["exp_avg_sq"].contiguous()
-        return safetensors.torch.save(state)
+            parallel.local(p).copy_(parallel.part(get(name).to(self.device), p))
 
-    def restore(self, data: bytes) -> None:
-        """Replaces the optimizer's state by one that checkpoint gave."""
-        given = safetensors.torch.load(data)
-        step = given.pop("step", torch.zeros(0))
-        if step.shape != (1,) or not step.item() >= 0:
+    @torch.no_grad()
+    def restore(self, path: str) -> None:
+        """Replaces the optimizer's state by that of a snapshot's file. Every rank reads it."""
+        get = files.read(path, self.updater.shapes())
+        if not (steps := get("step").item()) >= 0:
             raise ValueError("the state of an optimizer has no count of updates")
-        average = {k.removeprefix("exp_avg."): v for k, v in given.items() if k.startswith("exp_avg.")}
-        square = {k.removeprefix("exp_avg_sq."): v for k, v in given.items() if k.startswith("exp_avg_sq.")}
-        self._check(average, "exp_avg.")
-        self._check(square, "exp_avg_sq.")
-        self._restore(step.item(), average, square)
+        self.updater.restore(steps, get)
 
-    @torch.no_grad()
-    def _restore(self, step: float, average: dict[str, Tensor], square: dict[str, Tensor]) -> None:
-        for name, p in self.params.items():
-            self.adamw.state[p] = {
-                "step": torch.tensor(float(step)),
-                "exp_avg": average[name].clone() if average else torch.zeros_like(p),
-                "exp_avg_sq": square[name].clone() if square else torch.zeros_like(p),
-            }
+    def report(self) -> dict[str, float]:
+        """What this rank did since the last report: tokens that were in micro-batches, flops (work.py) and the peak of
+        memory in bytes: of the device, on the CPU of the process since it began. And of the device, flops_per_second at
+        best in the dtype, 0 where it is not known."""
+        return self.work.report()
 
-    def _check(self, given: dict[str, Tensor], prefix: str) -> None:
-        want = {name: tuple(p.shape) for name, p in self.params.items()}
-        got = {name: tuple(t.shape) for name, t in given.items()}
-        for name in sorted(want.keys() | got.keys()):
-            if want.get(name) != got.get(name):
-                raise ValueError(f"tensor {prefix}{name} has shape {got.get(name)}, the model's has {want.get(name)} (None: there is no such tensor)")
+
+def _read(figures: dict[str, int | Tensor]) -> dict[str, float]:
+    """The figures as numbers. They are fetched at once: this is where the host waits for the device."""
+    there = {name: v for name, v in figures.items() if isinstance(v, Tensor)}
+    values = torch.stack([v.double() for v in there.values()]).tolist()
+    return {name: float(v) for name, v in (figures | dict(zip(there, values))).items()}
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .batch import Chunk
+from .batch import Row
 
 
 @dataclass(frozen=True)
@@ -46,45 +46,45 @@ class Step:
     ref_kl_tokens: int
 
 
-def gradient(settings: Settings, step: Step, chunk: Chunk, logp: Tensor, entropy: Tensor) -> tuple[Tensor, Tensor, dict[str, float]]:
-    """The derivatives of the loss by log-probabilities and entropies, all [w] float64, and the chunk's figures: sums over
-    tokens, of which the losses are divided already."""
+def gradient(settings: Settings, step: Step, row: Row, logp: Tensor, entropy: Tensor) -> tuple[Tensor, Tensor, dict[str, int | Tensor]]:
+    """The derivatives of the loss by log-probabilities and entropies, all [w] float64, and the row's figures: sums over
+    tokens, of which the losses are divided already; counts, and numbers that are still on the device."""
     d_logp, d_entropy = torch.zeros_like(logp), torch.zeros_like(entropy)
-    n = chunk.mask | (chunk.ref_kl != 0)
-    figures = {"tokens": len(logp), "sampled": n.sum(), "nll": -logp[n].sum(), "entropy": entropy[n].sum()}
-    figures |= _rl(settings, step, chunk, logp, entropy, d_logp, d_entropy)
-    figures |= _ce(step, chunk, logp, d_logp)
-    figures |= _ref_kl(settings, step, chunk, logp, d_logp)
-    return d_logp, d_entropy, {name: float(v) for name, v in figures.items()}
+    on = row.policy
+    figures = {"tokens": len(logp), "sampled": len(on), "nll": -logp[on].sum(), "entropy": entropy[on].sum()}
+    figures |= _rl(settings, step, row, logp, entropy, d_logp, d_entropy)
+    figures |= _ce(step, row, logp, d_logp)
+    figures |= _ref_kl(settings, step, row, logp, d_logp)
+    return d_logp, d_entropy, figures
 
 
-def _rl(settings: Settings, step: Step, chunk: Chunk, logp: Tensor, entropy: Tensor, d_logp: Tensor, d_entropy: Tensor) -> dict:
-    on, n = chunk.mask, max(step.rl_tokens, 1)
-    mu, adv, pi = chunk.sampled[on], chunk.advantages[on], logp[on]
+def _rl(settings: Settings, step: Step, row: Row, logp: Tensor, entropy: Tensor, d_logp: Tensor, d_entropy: Tensor) -> dict:
+    on, n = row.rl, max(step.rl_tokens, 1)
+    mu, adv, pi = row.sampled[on], row.advantages[on], logp[on]
     r = pi - mu
     ratio = r.exp()
-    term, d_term, beyond = _policy_term(settings, adv, pi, mu, ratio, _whole_ratio(chunk.sequence[on], r))
+    whole = _whole_ratio(row.sequence[on], len(row.lengths), r)
+    term, d_term, beyond = _policy_term(settings, adv, pi, mu, ratio, whole)
     d_logp[on] += (2 * settings.kl_tau * r + d_term) / n
     d_entropy[on] -= step.entropy_coef / n
     kl = ratio - r - 1
     return {
-        "rl_tokens": on.sum(),
+        "rl_tokens": len(on),
         "rl_loss": ((settings.kl_tau * r * r - step.entropy_coef * entropy[on] + term) / n).sum(),
         "ratio": ratio.sum(),
-        "mismatch_kl": kl[beyond == 0].sum(),
-        "masked_kl": kl[beyond != 0].sum(),
+        "mismatch_kl": torch.where(beyond == 0, kl, 0).sum(),
+        "masked_kl": torch.where(beyond != 0, kl, 0).sum(),
         "masked_high": (beyond > 0).sum(),
         "masked_low": (beyond < 0).sum(),
     }
 
 
-def _whole_ratio(sequence: Tensor, r: Tensor) -> Tensor:
+def _whole_ratio(sequence: Tensor, sequences: int, r: Tensor) -> Tensor:
     """For every token the geometric mean of ρ over those of its sequence."""
-    if len(r) == 0:
-        return r
-    size = int(sequence.max()) + 1
-    total = torch.zeros(size, dtype=r.dtype).index_add(0, sequence, r)
-    return (total / sequence.bincount(minlength=size).clamp(min=1)).exp()[sequence]
+    total, count = r.new_zeros(sequences), r.new_zeros(sequences)
+    total.index_add_(0, sequence, r)
+    count.index_add_(0, sequence, torch.ones_like(r))
+    return (total / count.clamp(min=1)).exp()[sequence]
 
 
 def _policy_term(s: Settings, adv: Tensor, logp: Tensor, mu: Tensor, ratio: Tensor, whole: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -116,21 +116,21 @@ def _clipped(adv: Tensor, ratio: Tensor, clip_low: float, clip_high: float) -> t
     return -adv * torch.where(high | low, bound, ratio), torch.where(high | low, 0, -adv * ratio), high.int() - low.int()
 
 
-def _ce(step: Step, chunk: Chunk, logp: Tensor, d_logp: Tensor) -> dict:
-    on, n = chunk.ce != 0, max(step.ce_tokens, 1)
-    w, pi = chunk.ce[on], logp[on]
+def _ce(step: Step, row: Row, logp: Tensor, d_logp: Tensor) -> dict:
+    on, n = row.ce, max(step.ce_tokens, 1)
+    w, pi = row.ce_weights[on], logp[on]
     d_logp[on] -= w / n
-    return {"ce_tokens": on.sum(), "ce_loss": (-w * pi / n).sum(), "ce_nll": -pi.sum()}
+    return {"ce_tokens": len(on), "ce_loss": (-w * pi / n).sum(), "ce_nll": -pi.sum()}
 
 
-def _ref_kl(settings: Settings, step: Step, chunk: Chunk, logp: Tensor, d_logp: Tensor) -> dict:
-    on, n = chunk.ref_kl != 0, max(step.ref_kl_tokens, 1)
-    w, mu, pi = chunk.ref_kl[on], chunk.sampled[on], logp[on]
-    gain, r = chunk.teacher[on] - pi, pi - mu
+def _ref_kl(settings: Settings, step: Step, row: Row, logp: Tensor, d_logp: Tensor) -> dict:
+    on, n = row.ref_kl, max(step.ref_kl_tokens, 1)
+    w, mu, pi = row.ref_kl_weights[on], row.sampled[on], logp[on]
+    gain, r = row.teacher[on] - pi, pi - mu
     pull = torch.where(pi.exp() - mu.exp() < -settings.ref_kl_mask_low, 0, -gain * r.exp())
     d_logp[on] += w * (2 * settings.kl_tau * r + pull) / n
     return {
-        "ref_kl_tokens": on.sum(),
+        "ref_kl_tokens": len(on),
         "ref_kl_loss": (w * (settings.kl_tau * r * r + pull) / n).sum(),
         "teacher_kl": -gain.sum(),
     }

@@ -1,68 +1,21 @@
 """What the worker promises of models that the native learner does not know."""
 
-import dataclasses
+import hashlib
 import os
+import pathlib
 import tempfile
 import unittest
+from unittest import mock
 
 import safetensors.torch
 import torch
 import transformers
+from models import ADAMW, GROUPED, LOSS, MODELS, batch, folder, part, step
+from transformers import AttentionInterface
 
-from prl_torch.batch import CHUNK_TOKENS, MicroBatch
-from prl_torch.learner import Learner, Optimizer, out_of_memory
-from prl_torch.loss import Settings, Step
-
-transformers.utils.logging.disable_progress_bar()
-
-LOSS = Settings("dppo", 1e-3, 0.2, 0.2, 0.1, 0.2, 0.28, 3e-4, 4e-4, 2, 0.2)
-ADAMW = Optimizer((0.9, 0.95), 1e-8, 0.1, 1)
-SIZES = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 128}
-GROUPED = {**SIZES, "num_key_value_heads": 2}
-
-MODELS = {
-    "llama, untied": transformers.LlamaConfig(**GROUPED, tie_word_embeddings=False),
-    "qwen2": transformers.Qwen2Config(**GROUPED),
-    "qwen3": transformers.Qwen3Config(**GROUPED, head_dim=16, tie_word_embeddings=True),
-    "mistral, sliding window": transformers.MistralConfig(**GROUPED, sliding_window=8),
-    "gpt-neox": transformers.GPTNeoXConfig(**SIZES),
-}
-
-
-def folder(test: unittest.TestCase, config: transformers.PreTrainedConfig) -> str:
-    """A folder with a model of random weights."""
-    temp = tempfile.TemporaryDirectory()
-    test.addCleanup(temp.cleanup)
-    torch.manual_seed(5)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.mul_(4 if p.dim() > 1 else 1)
-    model.save_pretrained(temp.name)
-    return temp.name
-
-
-def batch(lengths: list[int], vocab: int = 61) -> MicroBatch:
-    """Random sequences of which all tokens but the first are in the loss."""
-    random = torch.Generator().manual_seed(sum(lengths))
-    n = sum(lengths)
-    return MicroBatch(
-        lengths=lengths,
-        tokens=torch.randint(0, vocab, (n,), generator=random, dtype=torch.int32),
-        mask=torch.cat([(torch.arange(k) > 0) for k in lengths]).to(torch.uint8),
-        advantages=torch.randn(n, generator=random),
-        sampled=-4 + torch.rand(n, generator=random),
-        temperatures=0.6 + torch.rand(n, generator=random),
-        ce=torch.zeros(n),
-        ref_kl=torch.zeros(n),
-        teacher=torch.zeros(n),
-    )
-
-
-def part(b: MicroBatch, start: int, length: int) -> MicroBatch:
-    """One of the sequences, alone."""
-    cut = {f.name: getattr(b, f.name)[start : start + length] for f in dataclasses.fields(b)[1:]}
-    return MicroBatch(lengths=[length], **cut)
+from prl_torch import attention
+from prl_torch.learner import Learner, out_of_memory
+from prl_torch.options import Options
 
 
 class Models(unittest.TestCase):
@@ -71,30 +24,81 @@ class Models(unittest.TestCase):
         for name, config in MODELS.items():
             with self.subTest(name):
                 learner, b = Learner(folder(self, config), LOSS, ADAMW), batch(lengths)
-                step = Step(0.01, int(b.mask.sum()), 0, 0)
-                packed = learner.accumulate(b, step)
+                packed = learner.accumulate(b, step(b))
                 gradient = {k: p.grad.clone() for k, p in learner.params.items()}
-                learner.adamw.zero_grad(set_to_none=False)
+                learner.updater.update(0)
                 alone, start = 0.0, 0
                 for length in lengths:
-                    alone += learner.accumulate(part(b, start, length), step).get("rl_loss", 0)
+                    alone += learner.accumulate(part(b, start, length), step(b)).get("rl_loss", 0)
                     start += length
                 self.assertAlmostEqual(packed["rl_loss"], alone, delta=1e-5)
                 self.assertGreater(max(float(g.abs().max()) for g in gradient.values()), 1e-3)
                 for key, p in learner.params.items():
                     torch.testing.assert_close(p.grad, gradient[key], atol=1e-5, rtol=1e-4, msg=key)
 
-    def test_chunks_add_up(self) -> None:
-        b = batch([CHUNK_TOKENS // 2, CHUNK_TOKENS // 2, 9, CHUNK_TOKENS + 5, 1, 40])
-        chunks = list(b.chunks())
-        self.assertEqual([len(c.tokens) for c in chunks], [CHUNK_TOKENS, 9, CHUNK_TOKENS + 5, 41])
-        self.assertTrue(torch.equal(torch.cat([c.tokens for c in chunks]), b.tokens.long()))
-        self.assertEqual(sum(len(c.targets) for c in chunks), int(b.mask.sum()))
+    def test_logits_are_those_of_transformers(self) -> None:
+        lengths = [19, 1, 30, 7]  # some longer than the window
+        tokens = batch(lengths).tokens.long()
+        for name, config in MODELS.items():
+            with self.subTest(name), torch.no_grad():
+                at = folder(self, config)
+                model = transformers.AutoModelForCausalLM.from_pretrained(at)
+                want = torch.cat([model(t[None]).logits[0] for t in tokens.split(lengths)])
+                torch.testing.assert_close(Learner(at, LOSS, ADAMW).logits(tokens, lengths), want, atol=1e-4, rtol=1e-4)
+
+    def test_layers_that_have_a_window_must_say_so(self) -> None:
+        at = folder(self, transformers.MistralConfig(**GROUPED, sliding_window=500))  # longer than what a new policy is tried on
+
+        def silent(*args, sliding_window=None, **kwargs):
+            return attention.attention(*args, **kwargs)
+
+        with mock.patch.dict(AttentionInterface._global_mapping, {attention.NAME: silent}):
+            with self.assertRaisesRegex(ValueError, "2 layers have a sliding window"):
+                Learner(at, LOSS, ADAMW)
 
     def test_model_that_mixes_packed_sequences_is_refused(self) -> None:
         config = transformers.Lfm2Config(**GROUPED, layer_types=["conv", "full_attention"])
         with self.assertRaisesRegex(ValueError, "keep packed sequences apart"):
             Learner(folder(self, config), LOSS, ADAMW)
+
+    def test_model_whose_positions_depend_on_the_row_is_refused(self) -> None:
+        config = transformers.LlamaConfig(**GROUPED, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0})
+        with self.assertRaisesRegex(ValueError, "rotary embeddings of type dynamic"):
+            Learner(folder(self, config), LOSS, ADAMW)
+
+    def test_model_that_the_device_computes_otherwise_is_refused(self) -> None:
+        def mixes(query, key, value, scaling, window, packing):
+            return attention._each(query, key, value, scaling, window, attention.Packing((query.shape[2],), packing.starts, query.shape[2]))
+
+        at = folder(self, MODELS["qwen3"])
+        for dtype in ("float32", "bfloat16"):
+            with self.subTest(dtype), mock.patch.dict(attention.KERNELS):
+                wrong = mock.patch.object(attention, "prepare", side_effect=lambda kernel, _: attention.KERNELS.update({kernel: mixes}))
+                with wrong, self.assertRaisesRegex(ValueError, "log-probabilities are off"):
+                    Learner(at, LOSS, ADAMW, Options(dtype=dtype))
+
+    def test_published_names_are_those_of_the_files(self) -> None:
+        for name, config in MODELS.items():
+            with self.subTest(name):
+                at = folder(self, config)
+                self.assertEqual(Learner(at, LOSS, ADAMW).params.keys(), safetensors.torch.load_file(f"{at}/model.safetensors").keys())
+
+    def test_experts_are_trained_by_an_adapter_only(self) -> None:
+        at = folder(self, transformers.Qwen3MoeConfig(**GROUPED, head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24))
+        with self.assertRaisesRegex(ValueError, "experts.* is several tensors in the model's files.*not supported: train an adapter"):
+            Learner(at, LOSS, ADAMW)
+        learner, b = Learner(at, LOSS, ADAMW, Options(lora={"r": 2, "target_modules": ["q_proj"]})), batch([19, 1, 30])
+        learner.accumulate(b, step(b))
+        applied, norm = learner.update(1e-2)
+        self.assertTrue(applied and norm > 0)
+
+    def test_weights_that_are_missing_are_refused(self) -> None:
+        at = folder(self, MODELS["qwen2"])
+        tensors = safetensors.torch.load_file(f"{at}/model.safetensors")
+        del tensors["model.layers.1.mlp.up_proj.weight"]
+        safetensors.torch.save_file(tensors, f"{at}/model.safetensors", metadata={"format": "pt"})
+        with self.assertRaisesRegex(ValueError, "lack 1 tensors, model.layers.1.mlp.up_proj.weight"):
+            Learner(at, LOSS, ADAMW)
 
     def test_pickled_weights_are_refused(self) -> None:
         at = folder(self, MODELS["qwen2"])
@@ -105,21 +109,37 @@ class Models(unittest.TestCase):
 
     def test_weights_and_checkpoint_go_on_elsewhere(self) -> None:
         for name in ("qwen3", "llama, untied"):
-            with self.subTest(name):
+            with self.subTest(name), tempfile.TemporaryDirectory() as out:
                 at, b = folder(self, MODELS[name]), batch([20, 12])
                 one, two = Learner(at, LOSS, ADAMW), Learner(at, LOSS, ADAMW)
-                step = Step(0, int(b.mask.sum()), 0, 0)
-                one.accumulate(b, step)
+                one.accumulate(b, step(b))
                 self.assertTrue(one.update(1e-2)[0])
-                two.load(one.weights())
-                two.restore(one.checkpoint())
-                for learner in (one, two):
-                    learner.accumulate(b, step)
-                    learner.update(1e-2)
-                torch.testing.assert_close(safetensors.torch.load(one.weights()), safetensors.torch.load(two.weights()), atol=1e-6, rtol=0)
-                self.assertNotEqual(one.checkpoint(), Learner(at, LOSS, ADAMW).checkpoint())
-                with self.assertRaisesRegex(ValueError, "(embed_tokens|lm_head).weight has shape None"):
-                    two.load(safetensors.torch.save({k: v for k, v in safetensors.torch.load(one.weights()).items() if k.startswith("model.l")}))
+                writes = {what: one.snapshot(what) for what in ("weights", "checkpoint")}
+                copies = {what: dict(w.tensors) for what, w in writes.items()}
+                one.accumulate(b, step(b))
+                one.update(1e-2)  # which the snapshots know nothing of
+                for what, write in writes.items():
+                    size, total = write(f"{out}/{what}")
+                    data = pathlib.Path(out, what).read_bytes()
+                    self.assertEqual((size, total), (len(data), hashlib.sha256(data).hexdigest()))
+                    self.assertEqual(data, safetensors.torch.save(copies[what]))
+                two.load(f"{out}/weights")
+                two.restore(f"{out}/checkpoint")
+                two.accumulate(b, step(b))
+                two.update(1e-2)
+                torch.testing.assert_close(one.params, two.params, atol=1e-6, rtol=0)
+                torch.testing.assert_close(one.snapshot("checkpoint").tensors, two.snapshot("checkpoint").tensors, atol=1e-6, rtol=0)
+                self.assertEqual(sorted(os.listdir(out)), ["checkpoint", "weights"])
+                with self.assertRaisesRegex(ValueError, "tensor .* has shape .*, the model's has"):
+                    two.load(f"{out}/checkpoint")
+
+    def test_snapshot_that_fails_leaves_nothing(self) -> None:
+        learner = Learner(folder(self, MODELS["qwen2"]), LOSS, ADAMW)
+        with tempfile.TemporaryDirectory() as out:
+            os.mkdir(f"{out}/weights")
+            with self.assertRaises(OSError):
+                learner.snapshot("weights")(f"{out}/weights")
+            self.assertEqual(os.listdir(out), ["weights"])
 
     def test_out_of_memory_is_told_apart(self) -> None:
         for name, fail, want in (

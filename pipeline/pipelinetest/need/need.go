@@ -1,0 +1,59 @@
+// Package need skips tests whose means this machine lacks, and fails them where a variable says that it has them, as
+// .ci/run does: there no test is passed over in silence.
+package need
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// That skips the test with why unless something is there; where the variable is "required" it fails.
+func That(t testing.TB, there bool, variable, why string) {
+	t.Helper()
+	switch {
+	case there:
+	case os.Getenv(variable) == "required":
+		t.Fatalf("%s (%s=required)", why, variable)
+	default:
+		t.Skip(why)
+	}
+}
+
+// python says whether tests that need Python must run.
+const python = "PRL_TEST_PYTHON"
+
+// Python3 wants a python3 on PATH.
+func Python3(t testing.TB) {
+	t.Helper()
+	_, err := exec.LookPath("python3")
+	That(t, err == nil, python, "no python3 on PATH")
+}
+
+// Namespaces wants processes to be given namespaces of their own.
+func Namespaces(t testing.TB, given bool) {
+	t.Helper()
+	That(t, given, python, "this system gives us no namespaces")
+}
+
+// Clients wants the Python clients in dir, where `make python` puts them, and a run that is not -short.
+func Clients(t testing.TB, dir string) {
+	t.Helper()
+	installed(t, dir, python, "no Python clients: `make python` installs them")
+}
+
+// Torch wants PyTorch and transformers in dir, where `make torch` puts them, and a run that is not -short.
+func Torch(t testing.TB, dir string) {
+	t.Helper()
+	installed(t, dir, "PRL_TEST_TORCH", "no PyTorch: `make torch` installs it")
+}
+
+func installed(t testing.TB, dir, variable, why string) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: no Python")
+	}
+	_, err := os.Stat(filepath.Join(dir, "installed"))
+	That(t, err == nil, variable, why)
+}

@@ -1,0 +1,95 @@
+// Package bridge opens environments that are not in this binary, by their source: what comes before the first colon says how
+// they are spoken to, the rest which one is meant. "python:module:Class" is a plain Python class, see package python there.
+package bridge
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/prl-project/prl/stages/envserver/bridge/python"
+	"github.com/prl-project/prl/stages/envserver/env"
+)
+
+// A scheme opens the environments of one kind of source.
+type scheme struct {
+	like string // a source of it
+	// open makes the environment of a target, which is the source without the scheme.
+	open func(name, target, logs string, decode func(config any) error) (env.Environment, error)
+	// words are what of a target says best what the environment is.
+	words func(target string) string
+}
+
+var schemes = map[string]scheme{
+	"python": {like: "python:module:Class", open: openPython, words: afterColon},
+}
+
+func openPython(name, target, logs string, decode func(any) error) (env.Environment, error) {
+	config := python.Defaults()
+	if err := decode(&config); err != nil {
+		return nil, err
+	}
+	e, err := python.New(name, target, logs, config)
+	if err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+func afterColon(target string) string { return target[strings.LastIndex(target, ":")+1:] }
+
+// Open makes the environment of a source, which calls itself name. decode fills its options and refuses those it does not have;
+// what it prints goes into the folder logs. It is an io.Closer.
+func Open(name, source, logs string, decode func(config any) error) (env.Environment, error) {
+	s, target, err := find(source)
+	if err != nil {
+		return nil, err
+	}
+	e, err := s.open(name, target, logs, decode)
+	if err != nil {
+		return nil, fmt.Errorf("environment %s (%s): %w", name, source, err)
+	}
+	return e, nil
+}
+
+// Is reports whether a text is a source rather than a name: names have no colons.
+func Is(text string) bool { return strings.Contains(text, ":") }
+
+// Check returns an error if a source is of no known kind.
+func Check(source string) error {
+	_, _, err := find(source)
+	return err
+}
+
+func find(source string) (scheme, string, error) {
+	kind, target, _ := strings.Cut(source, ":")
+	s, ok := schemes[kind]
+	if !ok || target == "" {
+		var like []string
+		for _, kind := range slices.Sorted(maps.Keys(schemes)) {
+			like = append(like, schemes[kind].like)
+		}
+		return s, "", fmt.Errorf("no environment source %q: want %s", source, strings.Join(like, " or "))
+	}
+	return s, target, nil
+}
+
+var (
+	joint = regexp.MustCompile(`([a-z0-9])([A-Z])`)
+	other = regexp.MustCompile(`[^a-z0-9]+`)
+)
+
+// Name is what an environment is called whose source alone is known: "word-game" for python:games:WordGame.
+func Name(source string) (string, error) {
+	s, target, err := find(source)
+	if err != nil {
+		return "", err
+	}
+	name := strings.Trim(other.ReplaceAllString(strings.ToLower(joint.ReplaceAllString(s.words(target), "$1-$2")), "-"), "-")
+	if name == "" {
+		return "", fmt.Errorf("%s: no name can be made of it: give it one with a section [envs.<name>] and source = %q", source, source)
+	}
+	return name, nil
+}

@@ -1,0 +1,96 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"github.com/prl-project/prl/schemas"
+	"github.com/prl-project/prl/stages/internal/weights"
+)
+
+// store puts what a version names into the blob store: its model's files, its checkpoint, and its weights as a whole, as
+// the tensors that changed, or as an adapter.
+func (t *Trainer) store(ctx context.Context, v *made) (err error) {
+	if v.Config, err = t.rt.Blobs.Put(ctx, modelPrefix, v.config); err != nil {
+		return err
+	}
+	if v.Tokenizer, err = t.rt.Blobs.Put(ctx, modelPrefix, v.tokenizer); err != nil {
+		return err
+	}
+	if v.checkpoint {
+		path := t.scratch.path(checkpointPrefix)
+		defer os.Remove(path) // an error: it is in the blob store
+		if err := v.snapshot.Checkpoint(ctx, path); err != nil {
+			return err
+		}
+		ref, err := t.rt.Blobs.PutFile(ctx, checkpointPrefix, path)
+		if err != nil {
+			return err
+		}
+		v.Checkpoint = &ref
+	}
+	path := t.scratch.path(weightsPrefix)
+	defer os.Remove(path)
+	if err := v.snapshot.Weights(ctx, path); err != nil {
+		return err
+	}
+	if err := t.storeWeights(ctx, v, path); err != nil {
+		return err
+	}
+	t.stored = stored{v.Version, v.Weights.SHA256}
+	return nil
+}
+
+// storeWeights stores the weights of v, which the file at path holds. Where the next version may be a delta it keeps them.
+func (t *Trainer) storeWeights(ctx context.Context, v *made, path string) (err error) {
+	switch {
+	case t.cfg.Torch.LoRA.Rank > 0 && v.Step > 0:
+		v.Kind, v.BaseSHA256 = schemas.KindLoRA, t.first.Weights.SHA256
+	case t.cfg.FullInterval > 1:
+		return t.storeDelta(ctx, v, path)
+	}
+	v.Weights, err = t.rt.Blobs.PutFile(ctx, weightsPrefix, path)
+	return err
+}
+
+// storeDelta stores what changed in the weights since the version before, if that is at hand and less than all of them, and
+// keeps the weights whole.
+func (t *Trainer) storeDelta(ctx context.Context, v *made, path string) (err error) {
+	before := t.whole
+	t.whole = ""
+	defer os.Remove(before)
+	kept := t.scratch.path("whole")
+	if before != "" && !v.checkpoint && v.Version%t.cfg.FullInterval != 0 {
+		delta := t.scratch.path("delta")
+		defer os.Remove(delta)
+		d, err := weights.WriteDelta(delta, before, path)
+		switch {
+		case errors.Is(err, weights.ErrLayout):
+		case err != nil:
+			return err
+		case smaller(delta, path):
+			if v.Weights, err = t.rt.Blobs.PutFile(ctx, weightsPrefix, delta); err != nil {
+				return err
+			}
+			d.Record(v.PolicyVersion)
+			t.whole = kept
+			return os.Rename(path, kept)
+		}
+	}
+	if v.Weights, err = t.rt.Blobs.PutFile(ctx, weightsPrefix, path); err != nil {
+		return err
+	}
+	t.whole = kept
+	return t.rt.Blobs.Fetch(ctx, v.Weights, kept)
+}
+
+// smaller reports whether a file is worth being read instead of another.
+func smaller(a, b string) bool {
+	one, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	other, err := os.Stat(b)
+	return err == nil && one.Size() < other.Size()-other.Size()/8
+}
