@@ -10,10 +10,11 @@ NODES ?= 1
 KAFKA := .cache/kafka
 PYTHON := .cache/python
 TORCH := .cache/torch
+OPENENV := .cache/openenv
 # One that has died and is not buried yet is called otherwise.
 KAFKA_RUNS = ps -p "$$(cat $(KAFKA)/pid 2>/dev/null || echo 0)" -o comm= 2>/dev/null | grep -q 'prl-kafka$$'
 
-.PHONY: help build run test race fuzz bench lint generate chaos kafka kafka-stop python torch bench-gpu
+.PHONY: help build run test race fuzz bench lint generate chaos kafka kafka-stop python openenv torch bench-gpu
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +59,14 @@ python: $(PYTHON)/installed ## the Python clients that tests hold prl against, i
 $(PYTHON)/installed: pipeline/interop/requirements.txt
 	@python3 -m venv --clear $(PYTHON)
 	@$(PYTHON)/bin/pip install -q --disable-pip-version-check -r $<
+	@touch $@
+
+openenv: $(OPENENV)/installed ## OpenEnv, for the tests of its bridge, in .cache/openenv (150 MB); needs Python 3.10 or newer
+
+$(OPENENV)/installed: stages/envserver/bridge/openenv/testdata/requirements.txt
+	@python3 -m venv --clear $(OPENENV)
+	@$(OPENENV)/bin/pip install -q --disable-pip-version-check --no-deps -r $<
+	@$(OPENENV)/bin/pip install -q --disable-pip-version-check --no-deps --target $(OPENENV)/0.3.0 openenv-core==0.3.0
 	@touch $@
 
 kafka: ## Apache Kafka on localhost:9092 in the background (NODES=1 or 3); needs Java and Maven

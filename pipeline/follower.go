@@ -37,6 +37,20 @@ func (rt *Runtime) FollowSince(ctx context.Context, at time.Time, topics ...stri
 	return rt.followFrom(starts)
 }
 
+// FollowFrom is Follow from given positions, by topic and partition; partitions without one are read from their start. Where
+// the records at a position were deleted, Poll says so.
+func (rt *Runtime) FollowFrom(at map[string]map[int32]int64, topics ...string) (*Follower, error) {
+	starts := rt.starts(topics)
+	for topic, parts := range at {
+		for p, position := range parts {
+			if _, there := starts[rt.TopicName(topic)][p]; there {
+				starts[rt.TopicName(topic)][p] = kgo.NewOffset().At(position)
+			}
+		}
+	}
+	return rt.followFrom(starts)
+}
+
 // starts is where the partitions of topics begin, by full topic name.
 func (rt *Runtime) starts(topics []string) map[string]map[int32]kgo.Offset {
 	starts := map[string]map[int32]kgo.Offset{}

@@ -56,6 +56,8 @@ type Processor struct {
 	take int
 	// worked says that a session has committed.
 	worked bool
+	// missed is how often in a row the state of a stage that has worked was not there.
+	missed int
 
 	mu    sync.Mutex // over units and their cores: the poll loop and the group's callbacks
 	units map[int32]*unit

@@ -84,15 +84,13 @@ func readRun(ctx context.Context, cl *kgo.Client, offsets []int64) ([]*kgo.Recor
 // newestState finds the newest committed state record of a partition by reading the stage's state from the start, for
 // a group that has forgotten its offsets. It goes by the markers of transactions, so that an open one of another instance
 // hides nothing and holds nothing up. any says whether the stage has begun to write state at all: then outputs without
-// committed state are those of aborted transactions.
+// committed state are those of transactions that were aborted, or are not over yet.
 func (rt *Runtime) newestState(ctx context.Context, stage, topic string, partition int32) (at int64, found, any bool, err error) {
 	key, open := stateKey(stage, topic, partition), map[int64]int64{} // records of our key, by producer
-	spans, err := rt.Spans(ctx, false, TopicState)
+	own, err := rt.stateSpans(ctx, false, stage)
 	if err != nil {
 		return 0, false, false, err
 	}
-	p := statePartition(stage)
-	own := Spans{TopicState: {p: spans[TopicState][p]}}
 	err = rt.ReadSpans(ctx, false, own, func(r *kgo.Record) error {
 		any = true
 		switch committed, end := endOfTransaction(r); {
@@ -110,18 +108,31 @@ func (rt *Runtime) newestState(ctx context.Context, stage, topic string, partiti
 	return at, found, any, err
 }
 
+// stateSpans are the states of a stage.
+func (rt *Runtime) stateSpans(ctx context.Context, committed bool, stage string) (Spans, error) {
+	spans, err := rt.Spans(ctx, committed, TopicState)
+	if err != nil {
+		return nil, err
+	}
+	p := statePartition(stage)
+	span, ok := spans[TopicState][p]
+	if !ok {
+		return nil, fmt.Errorf("look up the state of the stage %s: no answer for partition %d of %s", stage, p, rt.TopicName(TopicState))
+	}
+	return Spans{TopicState: {p: span}}, nil
+}
+
 // errEnough ends a reading of which no more is wanted.
 var errEnough = errors.New("no more is wanted")
 
 // States calls visit with the committed state records of a stage that are left, in order, until it wants no more. What
 // cannot be read is passed over, but for records of a schema that a newer version of prl may know.
 func (rt *Runtime) States(ctx context.Context, stage string, visit func(*schemas.StageState) (more bool, err error)) error {
-	spans, err := rt.Spans(ctx, true, TopicState)
+	own, err := rt.stateSpans(ctx, true, stage)
 	if err != nil {
 		return err
 	}
-	p := statePartition(stage)
-	err = rt.ReadSpans(ctx, true, Spans{TopicState: {p: spans[TopicState][p]}}, func(r *kgo.Record) error {
+	err = rt.ReadSpans(ctx, true, own, func(r *kgo.Record) error {
 		if r.Attrs.IsControl() {
 			return nil
 		}

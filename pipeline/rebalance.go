@@ -2,13 +2,11 @@ package pipeline
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
@@ -220,66 +218,4 @@ func (s *session) lost(_ context.Context, _ *kgo.Client, parts map[string][]int3
 			}
 		}
 	}
-}
-
-// checkUntouched refuses to start from nothing where the stage has written before: its state was deleted.
-func (p *Processor) checkUntouched(ctx context.Context) error {
-	if len(p.cfg.Proof) == 0 {
-		return nil
-	}
-	cl, err := p.rt.Client()
-	if err != nil {
-		return err
-	}
-	defer cl.Close()
-	var names []string
-	for _, t := range p.cfg.Proof {
-		names = append(names, p.rt.TopicName(t))
-	}
-	ends, err := kadm.NewClient(cl).ListEndOffsets(ctx, names...)
-	if err == nil {
-		err = ends.Error()
-	}
-	if err != nil {
-		return fmt.Errorf("look whether %v hold records: %w", names, err)
-	}
-	written := map[string]bool{}
-	ends.Each(func(o kadm.ListedOffset) { written[o.Topic] = written[o.Topic] || o.Offset > 0 })
-	for i, t := range p.cfg.Proof {
-		own := written[names[i]]
-		if own {
-			if own, err = p.rt.holdsOwn(ctx, t); err != nil {
-				return err
-			}
-		}
-		if own {
-			return Fatal("%s holds records of this stage, but topic %s holds no state of it: it was deleted; start a new run", names[i], p.rt.TopicName(TopicState))
-		}
-	}
-	return nil
-}
-
-// holdsOwn reports whether a topic that has been written to holds anything that was not written by hand.
-func (rt *Runtime) holdsOwn(ctx context.Context, name string) (bool, error) {
-	topic, ok := TopicOf(name)
-	if !ok || topic.ByHand == nil {
-		return true, nil
-	}
-	spans, err := rt.Spans(ctx, true, name)
-	if err != nil {
-		return false, err
-	}
-	own := false
-	err = rt.ReadSpans(ctx, true, spans, func(r *kgo.Record) error {
-		if own || r.Attrs.IsControl() {
-			return nil
-		}
-		v, err := rt.DecodeValue(ctx, r.Value)
-		if errors.Is(err, ErrTransient) {
-			return fmt.Errorf("look who has written to %s: %w", rt.TopicName(name), err)
-		}
-		own = err != nil || !topic.ByHand(v)
-		return nil
-	})
-	return own, err
 }

@@ -36,10 +36,13 @@ func (rt *Runtime) Spans(ctx context.Context, committed bool, topics ...string) 
 			return nil, fmt.Errorf("look up where %s starts and ends: %w", name, Denied(err, ReadTopic(name)))
 		}
 		spans[topic] = map[int32]Span{}
-		starts.Each(func(o kadm.ListedOffset) {
-			end, _ := ends.Lookup(name, o.Partition)
-			spans[topic][o.Partition] = Span{o.Offset, end.Offset}
-		})
+		for p, start := range starts[name] {
+			end, ok := ends.Lookup(name, p)
+			if !ok { // a partition of which nothing is known is not an empty one
+				return nil, fmt.Errorf("look up where %s/%d ends: no answer", name, p)
+			}
+			spans[topic][p] = Span{start.Offset, end.Offset}
+		}
 	}
 	return spans, nil
 }

@@ -120,11 +120,21 @@ func (p *Processor) encode(ctx context.Context, e Emission) (*kgo.Record, error)
 	return p.rt.address(e, topic, []byte(err.Error())), nil
 }
 
-// produce sends the records and waits until all are acknowledged; then the state records' offsets are known.
+// produce sends the records and waits until all are acknowledged; then the state records' offsets are known. The first
+// state of a partition is acknowledged before anything else is sent: outputs without any state of the stage, committed or
+// not, are a sign that it was deleted.
 func (t *transaction) produce(ctx context.Context, cl *kgo.Client) error {
-	var records []*kgo.Record
+	var first, records []*kgo.Record
 	for i, u := range t.units {
-		records = slices.Concat(records, t.outputs[i], u.poison, t.states[i])
+		if u.begins() {
+			first = append(first, t.states[i]...)
+		} else {
+			records = append(records, t.states[i]...)
+		}
+		records = slices.Concat(records, t.outputs[i], u.poison)
+	}
+	if err := ProduceAll(ctx, cl, first); err != nil {
+		return err
 	}
 	if err := ProduceAll(ctx, cl, records); err != nil {
 		return err

@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -123,13 +124,10 @@ func (p *Processor) stateRecord(ctx context.Context, in *input, partition int32)
 	if in.metadata != "" {
 		at, err = stateOffset(in.metadata)
 	} else {
-		var found, any bool
-		at, found, any, err = p.rt.newestState(ctx, p.cfg.Stage, in.topic, partition)
-		if err == nil && !found {
-			if any {
-				return nil, nil
-			}
-			return nil, p.checkUntouched(ctx)
+		var found bool
+		at, found, err = p.forgottenState(ctx, in.topic, partition)
+		if err != nil || !found {
+			return nil, err
 		}
 		in.metadata = metadataPrefix + strconv.FormatInt(at, 10)
 	}
@@ -266,6 +264,11 @@ func (u *unit) tellWaiting(p *Processor, now time.Time) {
 
 // tellEvery is how often a stage says that it still waits.
 const tellEvery = 30 * time.Second
+
+// begins reports whether nothing was ever committed of the partition.
+func (u *unit) begins() bool {
+	return !slices.ContainsFunc(u.inputs, func(in *input) bool { return in.metadata != "" })
+}
 
 // changed reports whether there is something to commit.
 func (u *unit) changed() bool { return u.fed || u.out.Changed() || len(u.poison) > 0 }

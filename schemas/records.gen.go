@@ -889,6 +889,38 @@ func (r *VersionRun) fromNative(m map[string]any) {
 	r.Version = asLong(m["version"])
 }
 
+// Image is a picture of a message; a policy that reads only text was shown the alt text in its place, which is in the content.
+type Image struct {
+	// Mime: its format, e.g. image/png
+	Mime string `avro:"mime"`
+	// Alt: what says in words all that it shows; may be empty
+	Alt string `avro:"alt"`
+	// Data: the file
+	Data Blob `avro:"data"`
+	// SHA256: SHA-256 of the file, in hex
+	SHA256 string `avro:"sha256"`
+}
+
+func (r *Image) native() map[string]any {
+	return map[string]any{
+		"mime":   r.Mime,
+		"alt":    r.Alt,
+		"data":   nonNil(r.Data),
+		"sha256": r.SHA256,
+	}
+}
+
+func (r *Image) fromNative(m map[string]any) {
+	r.Mime = asString(m["mime"])
+	r.Alt = asString(m["alt"])
+	r.Data = asBytes(m["data"])
+	r.SHA256 = asString(m["sha256"])
+}
+
+func (r *Image) tensors(path string, visit func(path string, data *[]byte)) {
+	visit(path+"data", (*[]byte)(&r.Data))
+}
+
 // Node is one message of a rollout's message graph.
 type Node struct {
 	// Parent: index of the parent node; -1 at a root
@@ -925,6 +957,8 @@ type Node struct {
 	Reward *float64 `avro:"reward"`
 	// Reasoning: what the policy reasoned before its content, where its format keeps that apart; its tokens are among the node's, and the environment does not see it
 	Reasoning string `avro:"reasoning"`
+	// Images: in front of the content
+	Images []Image `avro:"images"`
 }
 
 func (r *Node) native() map[string]any {
@@ -947,6 +981,7 @@ func (r *Node) native() map[string]any {
 		"agent":         r.Agent,
 		"reward":        optionOf("double", r.Reward, func(v *float64) any { return *v }),
 		"reasoning":     r.Reasoning,
+		"images":        listOf(r.Images, func(v *Image) any { return v.native() }),
 	}
 }
 
@@ -969,6 +1004,7 @@ func (r *Node) fromNative(m map[string]any) {
 	r.Agent = asString(m["agent"])
 	r.Reward = toOption(m["reward"], func(v *float64, n any) { *v = asDouble(n) })
 	r.Reasoning = asString(m["reasoning"])
+	r.Images = toList(m["images"], func(v *Image, n any) { v.fromNative(asRecord(n)) })
 }
 
 func (r *Node) tensors(path string, visit func(path string, data *[]byte)) {
@@ -977,6 +1013,9 @@ func (r *Node) tensors(path string, visit func(path string, data *[]byte)) {
 	visit(path+"logprobs", (*[]byte)(&r.Logprobs))
 	visit(path+"token_rewards", (*[]byte)(&r.TokenRewards))
 	visit(path+"ref_logprobs", (*[]byte)(&r.RefLogprobs))
+	for i := range r.Images {
+		r.Images[i].tensors(path+"images."+strconv.Itoa(i)+".", visit)
+	}
 }
 
 // TraceError is a failure of the infrastructure; what the policy does wrong is never one.
@@ -1008,6 +1047,8 @@ type Timing struct {
 	GenerationMs  float64 `avro:"generation_ms"`
 	EnvironmentMs float64 `avro:"environment_ms"`
 	ScoringMs     float64 `avro:"scoring_ms"`
+	// TeardownMs: closing the episode
+	TeardownMs float64 `avro:"teardown_ms"`
 }
 
 func (r *Timing) native() map[string]any {
@@ -1016,6 +1057,7 @@ func (r *Timing) native() map[string]any {
 		"generation_ms":  r.GenerationMs,
 		"environment_ms": r.EnvironmentMs,
 		"scoring_ms":     r.ScoringMs,
+		"teardown_ms":    r.TeardownMs,
 	}
 }
 
@@ -1024,6 +1066,7 @@ func (r *Timing) fromNative(m map[string]any) {
 	r.GenerationMs = asDouble(m["generation_ms"])
 	r.EnvironmentMs = asDouble(m["environment_ms"])
 	r.ScoringMs = asDouble(m["scoring_ms"])
+	r.TeardownMs = asDouble(m["teardown_ms"])
 }
 
 // Trace is the record of one rollout: its message graph with tokens, its rewards, and how it ended.
@@ -1080,6 +1123,8 @@ type Trace struct {
 	Policy string `avro:"policy"`
 	// ScorerVersion: what gave the rewards, where they were given anew to a recorded rollout; empty for those of its episode
 	ScorerVersion string `avro:"scorer_version"`
+	// Info: JSON object of whatever else the environment tells of the rollout; empty for none
+	Info string `avro:"info"`
 }
 
 func (r *Trace) native() map[string]any {
@@ -1117,6 +1162,7 @@ func (r *Trace) native() map[string]any {
 		"blobs":          listOf(r.Blobs, func(v *BlobRef) any { return v.native() }),
 		"policy":         r.Policy,
 		"scorer_version": r.ScorerVersion,
+		"info":           r.Info,
 	}
 }
 
@@ -1154,6 +1200,7 @@ func (r *Trace) fromNative(m map[string]any) {
 	r.Blobs = toList(m["blobs"], func(v *BlobRef, n any) { v.fromNative(asRecord(n)) })
 	r.Policy = asString(m["policy"])
 	r.ScorerVersion = asString(m["scorer_version"])
+	r.Info = asString(m["info"])
 }
 
 func (r *Trace) tensors(path string, visit func(path string, data *[]byte)) {

@@ -14,6 +14,9 @@ type Float32s []byte
 // Uint8s is a tensor of one byte per element.
 type Uint8s []byte
 
+// Blob is a file, such as an image; like a tensor it may be kept in the blob store.
+type Blob []byte
+
 // PackInt32s packs v.
 func PackInt32s(v []int32) Int32s {
 	b := make([]byte, 0, 4*len(v))

@@ -26,6 +26,8 @@ func TestPack(t *testing.T) {
 // check takes out can be put back.
 func TestTensors_Paths(t *testing.T) {
 	batch := exampleBatch()
+	shown := exampleTrace(1, 1)
+	shown.Nodes[0].Images = make([]Image, 2)
 	for _, c := range []struct {
 		record Record
 		want   []string
@@ -33,6 +35,8 @@ func TestTensors_Paths(t *testing.T) {
 		{exampleTrace(2, 1), []string{
 			"nodes.0.token_ids", "nodes.0.mask", "nodes.0.logprobs", "nodes.0.token_rewards", "nodes.0.ref_logprobs",
 			"nodes.1.token_ids", "nodes.1.mask", "nodes.1.logprobs", "nodes.1.token_rewards", "nodes.1.ref_logprobs"}},
+		{shown, []string{"nodes.0.token_ids", "nodes.0.mask", "nodes.0.logprobs", "nodes.0.token_rewards", "nodes.0.ref_logprobs",
+			"nodes.0.images.0.data", "nodes.0.images.1.data"}},
 		{exampleSamples(), []string{
 			"samples.0.token_ids", "samples.0.mask", "samples.0.logprobs", "samples.0.advantages", "samples.0.temperatures", "samples.0.ce_weights", "samples.0.ref_kl_weights", "samples.0.ref_logprobs"}},
 		{batch, []string{"seq_lens", "token_ids", "mask", "logprobs", "advantages", "temperatures", "ce_weights", "ref_kl_weights", "ref_logprobs"}},
@@ -74,7 +78,7 @@ func TestTensors_Complete(t *testing.T) {
 func grow(v reflect.Value) int {
 	n := 0
 	switch v.Interface().(type) {
-	case Int32s, Float32s, Uint8s:
+	case Int32s, Float32s, Uint8s, Blob:
 		return 1
 	}
 	switch v.Kind() {

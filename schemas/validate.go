@@ -1,6 +1,8 @@
 package schemas
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
@@ -80,6 +82,9 @@ func (r *Trace) Validate() error {
 			finite(prefix+"token_rewards", n.TokenRewards), finite(prefix+"ref_logprobs", n.RefLogprobs)); err != nil {
 			return err
 		}
+		if err := l.images(prefix, n.Images); err != nil {
+			return err
+		}
 		if n.Reward != nil && !isFinite(*n.Reward) {
 			return fmt.Errorf("nodes.%d: reward is %v", i, *n.Reward)
 		}
@@ -101,6 +106,20 @@ func (r *Trace) Validate() error {
 	}
 	if r.Reward != nil && !isFinite(*r.Reward) {
 		return fmt.Errorf("reward is %v", *r.Reward)
+	}
+	return nil
+}
+
+// images checks that the images of a node are there, and named by what they hold.
+func (l lengths) images(prefix string, images []Image) error {
+	for k, i := range images {
+		path := prefix + "images." + strconv.Itoa(k)
+		if n, err := l.elements(path+".data", i.Data, 1); err != nil || n == 0 {
+			return fmt.Errorf("%s: no data", path)
+		}
+		if sum, err := hex.DecodeString(i.SHA256); err != nil || len(sum) != sha256.Size {
+			return fmt.Errorf("%s: %q is no SHA-256", path, i.SHA256)
+		}
 	}
 	return nil
 }

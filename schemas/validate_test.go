@@ -56,6 +56,8 @@ func TestValidate_Trace(t *testing.T) {
 		{"version past the end", func(r *Trace) { r.Nodes[0].Versions[1].Offset = 2 }, "token 2 of 2"},
 		{"versions out of order", func(r *Trace) { r.Nodes[0].Versions[1].Offset = 0 }, "token 0 of 2"},
 		{"negative version", func(r *Trace) { r.Nodes[0].Versions[0].Version = -1 }, "version -1"},
+		{"image without data", func(r *Trace) { r.Nodes[1].Images = []Image{{SHA256: strings.Repeat("0", 64)}} }, "nodes.1.images.0: no data"},
+		{"image without hash", func(r *Trace) { r.Nodes[1].Images = []Image{{Data: []byte("png"), SHA256: "12"}} }, "nodes.1.images.0"},
 		{"component NaN", func(r *Trace) { r.Rewards["green"] = new(math.NaN()) }, "reward green is NaN"},
 		{"reward infinite", func(r *Trace) { r.Reward = new(math.Inf(-1)) }, "reward is -Inf"},
 		{"blob of another length", func(r *Trace) { claim(r, "nodes.1.mask", 3) }, "nodes.1.mask has 3"},

@@ -28,6 +28,7 @@ Stages: all (everything here, with an embedded broker), broker, emitter, envserv
   prl-stage --stage envserver --env wordle
   prl-stage --stage envserver --env wordle --play    lets you play it here, without a broker
   prl-stage --stage envserver --env wordle --try 20 --url http://localhost:8000    lets a model play it, behind any OpenAI-compatible server
+  prl-stage --stage envserver --env wordle --serve http://127.0.0.1:8000    offers it to clients of OpenEnv
   prl-stage --stage trainer
   prl-stage --stage inference --backend vllm --url http://localhost:8100    gives a vLLM server the weights and asks it
   prl-stage --stage eval --env wordle --policy latest    measures one policy version now
@@ -58,6 +59,7 @@ type flags struct {
 	Eval    evalFlags    `embed:""`
 	Replay  replayFlags  `embed:""`
 	Try     tryFlags     `embed:""`
+	Serve   serveFlags   `embed:""`
 }
 
 func main() {
@@ -76,7 +78,7 @@ func run(f flags) error {
 		<-ctx.Done()
 		stop()
 	}()
-	err := f.checkTry()
+	err := errors.Join(f.checkTry(), f.checkServe())
 	if err != nil {
 		return err
 	}
@@ -116,6 +118,9 @@ func run(f flags) error {
 	}
 	if f.plays() {
 		return playByHand(ctx, f, cfg)
+	}
+	if f.Serve.Serve != "" {
+		return serveEnv(ctx, f, cfg, os.Stdout)
 	}
 	stage, err := stages.Find(f.Stage)
 	if err != nil && f.Stage != stages.SetupName {

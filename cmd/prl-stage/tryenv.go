@@ -24,7 +24,7 @@ type tryFlags struct {
 	Split     string `help:"Tasks to train on, or those held out: train or eval." enum:"train,eval" default:"train" group:"One environment by hand, without a broker (--stage envserver --env NAME):"`
 	Seed      *int64 `help:"Seed of the first episode (0), the next ones follow; with --try also of the model's sampling, which has none by default." placeholder:"N" group:"One environment by hand, without a broker (--stage envserver --env NAME):"`
 	Model     string `help:"Name of the model for --try; not needed where the server has one." placeholder:"NAME" group:"One environment by hand, without a broker (--stage envserver --env NAME):"`
-	TokenFile string `help:"File with the bearer token of the server for --try." placeholder:"FILE" group:"One environment by hand, without a broker (--stage envserver --env NAME):"`
+	TokenFile string `help:"File with the bearer token of the server for --try, or that clients of --serve must send." placeholder:"FILE" group:"One environment by hand, without a broker (--stage envserver --env NAME):"`
 	TokenEnv  string `help:"Environment variable with it." placeholder:"NAME" group:"One environment by hand, without a broker (--stage envserver --env NAME):"`
 	Cleartext bool   `help:"Send the token without TLS to another machine." group:"One environment by hand, without a broker (--stage envserver --env NAME):"`
 	Parallel  *int   `help:"Rollouts of --try at once (8)." placeholder:"N" group:"One environment by hand, without a broker (--stage envserver --env NAME):"`
@@ -41,6 +41,9 @@ func (f flags) checkTry() error {
 	asks := t.Model != "" || t.TokenFile != "" || t.TokenEnv != "" || t.Cleartext || t.Parallel != nil || t.JSON
 	switch {
 	case !f.plays():
+		if f.Serve.Serve != "" { // which has a token, too
+			asks = t.Model != "" || t.Cleartext || t.Parallel != nil || t.JSON
+		}
 		if asks || t.Task != 0 || t.Split != "" && t.Split != string(env.Train) || t.Seed != nil {
 			return fmt.Errorf("--task, --split, --seed, --model, --token-file, --token-env, --cleartext, --parallel and --json are for --play and --try N")
 		}

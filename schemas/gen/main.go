@@ -299,7 +299,7 @@ func goType(t any) string {
 	case "primitive":
 		return primitives[t.(string)].goType
 	case "tensor":
-		return map[string]string{"int32": "Int32s", "float32": "Float32s", "uint8": "Uint8s"}[t.(map[string]any)["tensor"].(string)]
+		return map[string]string{"int32": "Int32s", "float32": "Float32s", "uint8": "Uint8s", "blob": "Blob"}[t.(map[string]any)["tensor"].(string)]
 	case "array":
 		return "[]" + goType(items(t))
 	case "map":

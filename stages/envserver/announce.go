@@ -73,7 +73,7 @@ func describe(ctx context.Context, p *player) (*schemas.EnvInfo, error) {
 	if p.info.Tasks(split) == 0 {
 		return nil, fmt.Errorf("it has no tasks")
 	}
-	e := newEpisode(p.envTimeout)
+	e := p.newEpisode()
 	defer e.close()
 	if b, ok := p.environment.(env.Baseliner); ok {
 		baselines, err := do(ctx, e, "baselines", func(context.Context) (map[string]float64, error) { return b.Baselines(env.Eval), nil })
@@ -81,6 +81,9 @@ func describe(ctx context.Context, p *player) (*schemas.EnvInfo, error) {
 			return nil, err
 		}
 		info.Baselines = baselines
+	}
+	if _, ok := p.environment.(env.Host); ok {
+		return info, nil // its tools are known when it plays
 	}
 	open, err := e.begin(ctx, p.environment, nil, split, 0, 0)
 	if err != nil {

@@ -17,7 +17,8 @@ func (c *conversation) branch(tokens []int32) prompt {
 		p.opening = len(opening)
 	}
 	rest := p.tokens[:len(p.tokens)-p.opening]
-	path := branchTo(c.nodes, c.leaf)
+	t := c.now
+	path := branchTo(c.nodes, t.leaf)
 	parent := -1
 	for len(path) > 0 {
 		own := c.nodes[path[0]].TokenIDs.Values()
@@ -26,12 +27,13 @@ func (c *conversation) branch(tokens []int32) prompt {
 		}
 		parent, path, rest = path[0], path[1:], rest[len(own):]
 	}
-	news := slices.Clone(c.nodes[len(c.nodes)-len(c.unseen):])
+	news := slices.Clone(c.nodes[len(c.nodes)-len(t.unseen):])
 	c.nodes = c.nodes[:len(c.nodes)-len(news)]
 	for _, i := range path {
 		n := c.nodes[i]
 		c.nodes = append(c.nodes, schemas.Node{
-			Parent: parent, Role: n.Role, Content: n.Content, Reasoning: n.Reasoning, ToolCalls: n.ToolCalls, ToolCallID: n.ToolCallID,
+			Parent: parent, Agent: n.Agent, Role: n.Role, Content: n.Content, Images: n.Images, Reasoning: n.Reasoning,
+			ToolCalls: n.ToolCalls, ToolCallID: n.ToolCallID,
 		})
 		parent = len(c.nodes) - 1
 	}
@@ -39,7 +41,7 @@ func (c *conversation) branch(tokens []int32) prompt {
 		n.Parent = parent
 		c.nodes = append(c.nodes, n)
 		parent = len(c.nodes) - 1
-		c.unseen[k] = parent
+		t.unseen[k] = parent
 	}
 	c.see(parent, rest)
 	return p

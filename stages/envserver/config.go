@@ -25,6 +25,12 @@ type Config struct {
 	Retries int `toml:"retries"`
 	// EnvTimeout bounds one call of an environment.
 	EnvTimeout pipeline.Duration `toml:"env_timeout"`
+	// MaxEnvBytes is how much an environment may say at once: a task, its tools, or the messages of a turn with their images. One that
+	// says more has failed.
+	MaxEnvBytes int `toml:"max_env_bytes"`
+	// MaxStuck is how many calls of one environment may hang, long after env_timeout, before nothing of it is begun any more: its
+	// rollouts then fail at once, until one of the calls returns. Those of other environments go on.
+	MaxStuck int `toml:"max_stuck"`
 	// MaxCrashes is how many ends without warning of the process that ran a task turn it into an errored trace.
 	MaxCrashes int `toml:"max_crashes"`
 	// Drain is how long a stop waits for what runs. What has not ended then begins anew at the next start.
@@ -35,7 +41,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Concurrency: 64, ModelURL: "http://localhost:8000", Retries: 12,
-		EnvTimeout: pipeline.Duration(30 * time.Second),
+		EnvTimeout: pipeline.Duration(30 * time.Second), MaxEnvBytes: 16 << 20, MaxStuck: 16,
 		MaxCrashes: 5, Drain: pipeline.Duration(5 * time.Second),
 	}
 }
@@ -51,6 +57,10 @@ func (c Config) Validate() error {
 		return fmt.Errorf("envserver.retries = %d: 0 for none, or more", c.Retries)
 	case c.EnvTimeout <= 0:
 		return fmt.Errorf("envserver.env_timeout = %v: above 0s", c.EnvTimeout)
+	case c.MaxEnvBytes < 1<<10 || c.MaxEnvBytes > 1<<30:
+		return fmt.Errorf("envserver.max_env_bytes = %d: 1024 to 1073741824", c.MaxEnvBytes)
+	case c.MaxStuck < 1:
+		return fmt.Errorf("envserver.max_stuck = %d: at least 1", c.MaxStuck)
 	case c.MaxCrashes < 1 || c.MaxCrashes > 100:
 		return fmt.Errorf("envserver.max_crashes = %d: 1 to 100", c.MaxCrashes)
 	case c.Drain < 0:

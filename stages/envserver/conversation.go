@@ -1,6 +1,8 @@
 package envserver
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"slices"
 
@@ -10,68 +12,105 @@ import (
 	"github.com/prl-project/prl/stages/inference/render"
 )
 
-// A conversation is the message graph of one rollout: nodes whose tokens, joined from the root to a leaf, are what the
-// policy saw and sampled. It is one chain that grows by appending (I7), unless a server says that it saw other tokens than
-// it was asked to continue: then what it saw is a branch of its own. A message that no model call followed has no tokens,
-// since no policy ever saw it.
+// A conversation is the message graph of one rollout: nodes whose tokens, joined from a root to a leaf, are what the policy
+// saw and sampled. Every agent has a thread of its own, which is one chain that grows by appending (I7), unless a server says
+// that it saw other tokens than it was asked to continue: then what it saw is a branch of its own. A message that no model
+// call followed has no tokens, since no policy ever saw it.
 type conversation struct {
 	renderer render.Renderer
-	tools    bool // the policy was told of tools
-	messages []env.Message
+	tools    []render.Tool // that the policy was told of
+	messages []env.Message // of all threads, in order, as the environment knows them
 	nodes    []schemas.Node
-	leaf     int     // node that was seen or said last; -1 without any
-	tokens   []int32 // from the root to the leaf
-	unseen   []int   // nodes behind the leaf, which have no tokens yet
-	opened   []render.Rendered
 	replies  []reply
+	threads  map[string]*thread // by agent; "" where there is one
+	now      *thread            // that is to speak
 	// lowest and highest policy version among the sampled tokens; nil without any
 	lowest, highest *int64
 }
 
-// open begins the conversation. The messages may come to be others than were asked for: of tools most renderers tell in
-// the system message.
+// A thread is the conversation of one agent. Its unseen nodes are the last of all while it is the one to speak.
+type thread struct {
+	agent   string
+	leaf    int               // node that was seen or said last; -1 without any
+	tokens  []int32           // from the root to the leaf
+	answer  []int32           // that was sampled last; nil without any
+	opened  []render.Rendered // what the first prompt shows; nil behind it
+	waiting []render.Message  // what the next prompt shows behind an answer
+	unseen  []int             // nodes behind the leaf, which have no tokens yet
+}
+
+// open begins the conversation of the first agent with a prompt and tells it of the tools, as every other agent will be.
 func (c *conversation) open(messages []env.Message, tools []env.Tool) error {
-	told := make([]render.Tool, len(tools))
-	for i, t := range tools {
-		told[i] = render.Tool{Name: t.Name, Description: t.Description, Parameters: t.Schema}
+	for _, t := range tools {
+		c.tools = append(c.tools, render.Tool{Name: t.Name, Description: t.Description, Parameters: t.Schema})
 	}
-	asked := make([]render.Message, len(messages))
+	return c.hear(messages)
+}
+
+// hear shows messages of the environment to the agent whose they are, which is then to speak. Without messages nothing
+// changes. An error is the environment's.
+func (c *conversation) hear(messages []env.Message) error {
+	if len(messages) == 0 {
+		return nil
+	}
+	shown := make([]render.Message, len(messages))
 	for i, m := range messages {
-		asked[i] = rendered(m)
+		text, err := m.Text()
+		if err != nil {
+			return err
+		}
+		shown[i] = rendered(m, text)
 	}
-	opened, err := c.renderer.Begin(asked, told)
+	agent := messages[0].Agent
+	if c.now = c.threads[agent]; c.now != nil {
+		c.now.waiting = append(c.now.waiting, shown...)
+		for i, m := range messages {
+			c.add(m, shown[i].Content)
+		}
+		return nil
+	}
+	if c.threads == nil {
+		c.threads = map[string]*thread{}
+	}
+	opened, err := c.renderer.Begin(shown, c.tools)
 	if err != nil {
 		return err
 	}
-	c.opened, c.tools, c.leaf = opened, len(tools) > 0, -1
-	for _, o := range opened {
-		m := env.Message{Role: env.Role(o.Role), Content: o.Content, ToolCallID: o.ToolCallID}
-		for _, call := range o.ToolCalls {
-			m.ToolCalls = append(m.ToolCalls, env.ToolCall(call))
+	c.now = &thread{agent: agent, leaf: -1, opened: opened}
+	c.threads[agent] = c.now
+	before := len(opened) - len(messages) // it may say something of its own first, and of tools most tell in the system message
+	for i, o := range opened {
+		m := env.Message{Role: env.Role(o.Role), Content: o.Content, Agent: agent}
+		if i >= before {
+			if m = messages[i-before]; o.Content != shown[i-before].Content {
+				m.Content = o.Content
+			}
 		}
-		c.add(m)
+		c.add(m, o.Content)
 	}
 	return nil
 }
 
-// rendered is a message as renderers take it.
-func rendered(m env.Message) render.Message {
-	out := render.Message{Role: valid(string(m.Role)), Content: valid(m.Content), ToolCallID: valid(m.ToolCallID)}
+// rendered is a message as renderers take it, with the text that is shown.
+func rendered(m env.Message, text string) render.Message {
+	out := render.Message{Role: valid(string(m.Role)), Content: valid(text), ToolCallID: valid(m.ToolCallID)}
 	for _, t := range m.ToolCalls {
 		out.ToolCalls = append(out.ToolCalls, render.ToolCall(t))
 	}
 	return out
 }
 
-// add appends a message of the environment.
-func (c *conversation) add(m env.Message) {
-	parent := c.leaf
-	if len(c.unseen) > 0 {
+// add appends a message of the environment to the thread that is to speak; shown is its text as the policy sees it.
+func (c *conversation) add(m env.Message, shown string) {
+	t := c.now
+	parent := t.leaf
+	if len(t.unseen) > 0 {
 		parent = len(c.nodes) - 1
 	}
-	c.unseen = append(c.unseen, len(c.nodes))
+	t.unseen = append(t.unseen, len(c.nodes))
 	c.nodes = append(c.nodes, schemas.Node{
-		Parent: parent, Role: valid(string(m.Role)), Content: valid(m.Content), ToolCalls: recorded(m.ToolCalls), ToolCallID: valid(m.ToolCallID),
+		Parent: parent, Agent: valid(t.agent), Role: valid(string(m.Role)), Content: valid(shown), Images: images(m.Images),
+		ToolCalls: recorded(m.ToolCalls), ToolCallID: valid(m.ToolCallID),
 	})
 	c.messages = append(c.messages, m)
 }
@@ -83,17 +122,14 @@ type prompt struct {
 	shown   []render.Rendered // the messages it shows for the first time
 }
 
-// prompt renders what is new. Nothing changes before say.
+// prompt renders what is new for the agent that is to speak. Nothing changes before say.
 func (c *conversation) prompt() (prompt, error) {
-	p := prompt{tokens: slices.Clone(c.tokens), shown: c.opened}
-	if n := len(c.replies); n > 0 {
-		var messages []render.Message
-		for _, m := range c.messages[len(c.messages)-len(c.unseen):] {
-			messages = append(messages, rendered(m))
-		}
+	t := c.now
+	p := prompt{tokens: t.tokens, shown: t.opened} // what is appended stands behind all that anyone has read
+	if t.answer != nil {
 		var err error
-		if p.shown, err = c.renderer.Extend(c.replies[n-1].tokens, messages); err != nil {
-			return p, fmt.Errorf("messages behind reply %d: %w", n-1, err)
+		if p.shown, err = c.renderer.Extend(t.answer, t.waiting); err != nil {
+			return p, fmt.Errorf("messages behind reply %d: %w", len(c.replies)-1, err)
 		}
 	}
 	for _, m := range p.shown {
@@ -106,20 +142,24 @@ func (c *conversation) prompt() (prompt, error) {
 
 // say appends what the policy answered to a prompt, token by token as it was sampled, and gives what it means.
 func (c *conversation) say(p prompt, a inference.Completion, temperature float64) render.Answer {
+	t := c.now
 	if a.Prompt == nil || slices.Equal(a.Prompt, p.tokens) {
-		for k, i := range c.unseen {
+		for k, i := range t.unseen {
 			c.see(i, p.shown[k].Tokens)
 			c.nodes[i].BodyFrom, c.nodes[i].BodyTo = p.shown[k].From, p.shown[k].To
 		}
 	} else {
 		p = c.branch(a.Prompt)
 	}
-	c.leaf, c.unseen, c.opened = c.unseen[len(c.unseen)-1], nil, nil
-	said := c.renderer.Parse(a.Tokens, c.tools)
-	r := reply{node: len(c.nodes), opening: p.opening, tokens: a.Tokens, said: said}
+	last := t.leaf
+	if n := len(t.unseen); n > 0 {
+		last = t.unseen[n-1]
+	}
+	said := c.renderer.Parse(a.Tokens, len(c.tools) > 0)
+	r := reply{node: len(c.nodes), message: len(c.messages), opening: p.opening, tokens: a.Tokens, said: said}
 	opening := p.tokens[len(p.tokens)-p.opening:]
 	node := schemas.Node{
-		Parent: c.leaf, Role: string(env.RoleAssistant), Content: valid(said.Content), Reasoning: valid(said.Reasoning), Temperature: temperature,
+		Parent: last, Agent: valid(t.agent), Role: string(env.RoleAssistant), Content: valid(said.Content), Reasoning: valid(said.Reasoning), Temperature: temperature,
 		TokenIDs: schemas.PackInt32s(slices.Concat(opening, a.Tokens)),
 		Mask:     slices.Concat(make([]byte, p.opening), slices.Repeat([]byte{1}, len(a.Tokens))),
 		Logprobs: schemas.PackFloat32s(slices.Concat(make([]float32, p.opening), a.Logprobs)),
@@ -134,10 +174,9 @@ func (c *conversation) say(p prompt, a inference.Completion, temperature float64
 			c.highest = &version
 		}
 	}
-	c.leaf = len(c.nodes)
+	*t = thread{agent: t.agent, leaf: len(c.nodes), tokens: append(p.tokens, a.Tokens...), answer: a.Tokens}
 	c.nodes, c.replies = append(c.nodes, node), append(c.replies, r)
-	c.messages = append(c.messages, env.Assistant(said.Content))
-	c.tokens = slices.Concat(p.tokens, a.Tokens)
+	c.messages = append(c.messages, env.Message{Role: env.RoleAssistant, Content: said.Content, Agent: t.agent})
 	return said
 }
 
@@ -161,4 +200,28 @@ func recorded(calls []env.ToolCall) (out []schemas.ToolCall) {
 		out = append(out, schemas.ToolCall{ID: valid(t.ID), Name: valid(t.Name), Arguments: valid(t.Arguments)})
 	}
 	return out
+}
+
+// images are images as traces have them.
+func images(shown []env.Image) (out []schemas.Image) {
+	for _, i := range shown {
+		sum := sha256.Sum256(i.Data)
+		out = append(out, schemas.Image{Mime: valid(i.MIME), Alt: valid(i.Alt), Data: i.Data, SHA256: hex.EncodeToString(sum[:])})
+	}
+	return out
+}
+
+// settle gives every branch of an agent the agent's own reward; of an agent that is not in totals that of the rollout holds.
+func (c *conversation) settle(totals map[string]*float64) {
+	inner := make([]bool, len(c.nodes))
+	for _, n := range c.nodes {
+		if n.Parent >= 0 {
+			inner[n.Parent] = true
+		}
+	}
+	for i := range c.nodes {
+		if n := &c.nodes[i]; !inner[i] {
+			n.Reward = totals[n.Agent]
+		}
+	}
 }

@@ -38,7 +38,7 @@ func (p *player) checkDemonstrations(ctx context.Context) error {
 	if p.teacher.Policy != schemas.TeacherSelf {
 		return nil
 	}
-	e := newEpisode(p.envTimeout)
+	e := p.newEpisode()
 	defer e.close()
 	for i := range min(p.info.Train, mostDemonstrations) {
 		task, err := do(ctx, e, "task", func(context.Context) (json.RawMessage, error) { return p.environment.Task(env.Train, i) })

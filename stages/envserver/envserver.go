@@ -88,6 +88,7 @@ type Server struct {
 	model      Directory
 	metrics    *metrics
 	ready      bool                   // the tokenizer is there; of the follower of policies
+	hosts      bool                   // some environment is an env.Host
 	announced  func(*schemas.EnvInfo) // hears of the environments in place of the topic; nil for the topic
 }
 
@@ -118,9 +119,14 @@ func newServer(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment
 		if info.Name != name {
 			return nil, fmt.Errorf("envserver: the environment %q calls itself %q", name, info.Name)
 		}
+		_, host := envs[name].(env.Host)
+		s.hosts = s.hosts || host
+		if _, whole := envs[name].(env.GroupScorer); host && whole {
+			return nil, fmt.Errorf("envserver: the environment %s plays whole rollouts itself (env.Host), and cannot score groups (env.GroupScorer)", name)
+		}
 		p := &player{
 			environment: envs[name], info: info, caller: caller{model, cfg.Retries, time.Duration(cfg.RequestTimeout), warn},
-			envTimeout: time.Duration(cfg.EnvTimeout), model: cfg.Model, instance: rt.Instance,
+			envTimeout: time.Duration(cfg.EnvTimeout), maxBytes: cfg.MaxEnvBytes, maxStuck: cfg.MaxStuck, model: cfg.Model, instance: rt.Instance,
 			teacher: teachers[name], newest: s.pool.version,
 		}
 		if _, ok := envs[name].(env.Demonstrator); p.teacher.Policy == schemas.TeacherSelf && !ok {
@@ -170,6 +176,17 @@ func (s *Server) Run(ctx context.Context) error {
 		return j.player.play(ctx, j.task, func(version int64) { s.pool.sampled(j, version) })
 	}
 
+	var endpoint *hostEndpoint
+	if s.hosts {
+		if endpoint, err = listenHosts(s.rt.Log); err != nil {
+			return err
+		}
+		defer endpoint.listener.Close()
+		for _, p := range s.players {
+			p.endpoint = endpoint
+		}
+	}
+
 	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	g, work := errgroup.WithContext(inner)
@@ -177,6 +194,9 @@ func (s *Server) Run(ctx context.Context) error {
 		g.Go(func() error { return p.Run(work) })
 	}
 	g.Go(func() error { return s.announce(work, cl) })
+	if endpoint != nil {
+		g.Go(func() error { return endpoint.serve(work) })
+	}
 	g.Go(func() error {
 		select {
 		case err := <-denied:

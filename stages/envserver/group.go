@@ -54,6 +54,9 @@ func (p *player) play(ctx context.Context, t *schemas.Task, sampled func(version
 
 // playAll plays rollouts side by side; when one fails, the others end too. It returns their errors.
 func playAll(ctx context.Context, rollouts []*rollout) []error {
+	if len(rollouts) == 1 {
+		return []error{rollouts[0].guarded(ctx)} // thousands run at once: none has a goroutine more than it needs
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	errs := make([]error, len(rollouts))
@@ -82,12 +85,12 @@ func (r *rollout) guarded(ctx context.Context) (err error) {
 func (p *player) scoreGroup(ctx context.Context, scorer env.GroupScorer, rollouts []*rollout) error {
 	group := make([]env.Rollout, len(rollouts))
 	for i, r := range rollouts {
-		group[i] = env.Rollout{Messages: r.talk.messages, Prompt: len(r.talk.messages), Score: r.score}
-		if len(r.talk.replies) > 0 {
-			group[i].Prompt = r.talk.replies[0].node
+		group[i] = env.Rollout{Messages: r.talk.messages, Score: r.score}
+		for _, reply := range r.talk.replies {
+			group[i].Replies = append(group[i].Replies, reply.message)
 		}
 	}
-	e := newEpisode(p.envTimeout)
+	e := p.newEpisode()
 	defer e.close()
 	start := time.Now()
 	scores, err := do(ctx, e, "score group", func(ctx context.Context) ([]env.Score, error) {

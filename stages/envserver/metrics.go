@@ -31,7 +31,7 @@ func newMetrics(p *pool) *metrics {
 		turns: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "prl_envserver_rollout_messages",
 			Help: "Messages of a rollout.", Buckets: prometheus.ExponentialBuckets(1, 2, 10)}, []string{"env"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "prl_envserver_rollout_seconds",
-			Help: "Time of a rollout by part: setup, generation, environment, scoring.", Buckets: prometheus.ExponentialBuckets(0.0001, 4, 12)}, []string{"env", "part"}),
+			Help: "Time of a rollout by part: setup, generation, environment, scoring, teardown.", Buckets: prometheus.ExponentialBuckets(0.0001, 4, 12)}, []string{"env", "part"}),
 	}
 	gauge := func(name, help string, value func() int) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
@@ -64,7 +64,7 @@ func (m *metrics) count(traces []*schemas.Trace) {
 		m.rollouts.WithLabelValues(t.Env, result).Inc()
 		m.turns.WithLabelValues(t.Env).Observe(float64(len(t.Nodes)))
 		for part, ms := range map[string]float64{"setup": t.Timing.SetupMs, "generation": t.Timing.GenerationMs,
-			"environment": t.Timing.EnvironmentMs, "scoring": t.Timing.ScoringMs} {
+			"environment": t.Timing.EnvironmentMs, "scoring": t.Timing.ScoringMs, "teardown": t.Timing.TeardownMs} {
 			m.seconds.WithLabelValues(t.Env, part).Observe(ms / 1000)
 		}
 	}

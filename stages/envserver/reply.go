@@ -15,6 +15,7 @@ import (
 // A reply is what one model call returned.
 type reply struct {
 	node    int // its node
+	message int // among the messages
 	opening int // tokens of the generation prompt, at the start of the node
 	tokens  []int32
 	said    render.Answer

@@ -21,10 +21,14 @@ type player struct {
 	caller      caller
 	renderer    render.Renderer
 	envTimeout  time.Duration
+	maxBytes    int // that the environment may say at once
+	maxStuck    int
+	overdue     overdue
 	model       string
 	instance    string
-	teacher     Teacher      // scores sampled tokens; the zero value is none
-	newest      func() int64 // policy version that is known
+	endpoint    *hostEndpoint // of an environment that plays rollouts itself
+	teacher     Teacher       // scores sampled tokens; the zero value is none
+	newest      func() int64  // policy version that is known
 }
 
 // recorded is how traces name a policy; empty is the one that is trained.
@@ -42,11 +46,12 @@ func (p *player) recorded(policy string) string {
 // prompt longer than the limit, time that was over before the first answer.
 type rollout struct {
 	*player
-	task  *schemas.Task
-	trace *schemas.Trace
-	talk  conversation
-	cut   string // why a limit ended the episode; empty if it did not
-	score env.Score
+	task   *schemas.Task
+	trace  *schemas.Trace
+	talk   conversation
+	agents []string // of an episode that has several
+	cut    string   // why a limit ended the episode; empty if it did not
+	score  env.Score
 	// sampled is told the lowest policy version among the sampled tokens after each model call.
 	sampled func(version int64)
 }
@@ -58,13 +63,15 @@ func (p *player) newRollout(t *schemas.Task, index int, run string, sampled func
 
 // play fills in the trace. An error is a failure, or why ctx was cancelled; the trace then holds what there was.
 func (r *rollout) play(ctx context.Context) error {
-	limit := time.Duration(r.task.TimeoutMs) * time.Millisecond
-	deadline := time.Now().Add(limit)
-	if !r.taught() {
-		return r.episode(ctx, deadline)
+	limit, share := time.Duration(r.task.TimeoutMs)*time.Millisecond, time.Duration(0)
+	if r.taught() {
+		share = limit / teacherShare
 	}
-	share := limit / teacherShare
-	if err := r.episode(ctx, deadline.Add(-share)); err != nil {
+	limit -= share
+	if own := r.info.Timeout; own > 0 {
+		limit = min(limit, own)
+	}
+	if err := r.episode(ctx, time.Now().Add(limit)); err != nil || !r.taught() {
 		return err
 	}
 	return r.teach(ctx, time.Now().Add(share)) // whatever scoring took
@@ -72,11 +79,18 @@ func (r *rollout) play(ctx context.Context) error {
 
 // episode plays and scores. The deadline is that of the policy's last answer.
 func (r *rollout) episode(ctx context.Context, deadline time.Time) error {
-	e := newEpisode(r.envTimeout)
-	defer e.close()
-	defer r.record()
+	if host, ok := r.environment.(env.Host); ok {
+		return r.hosted(ctx, host, deadline)
+	}
+	e := r.newEpisode()
 	start := time.Now()
 	timing := &r.trace.Timing
+	defer func() {
+		r.record()
+		start := time.Now()
+		e.tearDown(ctx)
+		timing.TeardownMs = since(start)
+	}()
 	open, err := e.begin(ctx, r.environment, json.RawMessage(r.task.Task), env.Split(r.task.Split), int(r.task.TaskIndex), r.task.GroupSeed)
 	timing.SetupMs = since(start)
 	if open.task != nil {
@@ -85,6 +99,7 @@ func (r *rollout) episode(ctx context.Context, deadline time.Time) error {
 	if err != nil {
 		return fault(ctx, errorEnvironment, err)
 	}
+	r.agents = open.agents
 	if err := r.talk.open(open.prompt, open.tools); err != nil {
 		return fault(ctx, errorEnvironment, err)
 	}
@@ -120,15 +135,8 @@ func (r *rollout) converse(ctx context.Context, e *episode, deadline time.Time) 
 		if room < 1 {
 			return r.end(stopMaxTokens)
 		}
-		request := inference.Request{
-			Tokens: prompt.tokens, MaxTokens: min(room, r.task.MaxTokens), Temperature: r.task.Temperature, TopP: r.task.TopP,
-			Seed: mix(r.trace.Seed, call), StopTokens: r.stops(), PinVersion: r.task.PinVersion, Policy: r.task.Policy, Model: r.model,
-		}
-		if r.task.Policy != "" {
-			request.PinVersion = nil // it has no versions
-		}
 		start := time.Now()
-		answer, err := r.caller.generate(timed, request)
+		answer, err := r.generate(timed, r.request(prompt.tokens, room, call, r.stops()))
 		timing.GenerationMs += since(start)
 		if errors.Is(err, errDeadline) && call > 0 {
 			return r.end(stopDeadline)
@@ -146,8 +154,11 @@ func (r *rollout) converse(ctx context.Context, e *episode, deadline time.Time) 
 		if err != nil {
 			return fault(ctx, errorEnvironment, err)
 		}
-		for _, m := range turn.Messages {
-			r.talk.add(reply.answer(m))
+		for i, m := range turn.Messages {
+			turn.Messages[i] = reply.answer(m)
+		}
+		if err := r.talk.hear(turn.Messages); err != nil {
+			return fault(ctx, errorEnvironment, err)
 		}
 		r.trace.Truncated = turn.Truncated
 		switch cut := answer.FinishReason == inference.FinishLength && !r.info.CutReplies; {
@@ -160,10 +171,32 @@ func (r *rollout) converse(ctx context.Context, e *episode, deadline time.Time) 
 	}
 }
 
+// request asks for what follows on tokens that leave some room, as the task says; call counts the model calls.
+func (r *rollout) request(tokens []int32, room, call int, stops []int32) inference.Request {
+	request := inference.Request{
+		Tokens: tokens, MaxTokens: min(room, r.task.MaxTokens), Temperature: r.task.Temperature, TopP: r.task.TopP,
+		Seed: mix(r.trace.Seed, call), StopTokens: stops, PinVersion: r.task.PinVersion, Policy: r.task.Policy, Model: r.model,
+	}
+	if r.task.Policy != "" {
+		request.PinVersion = nil // it has no versions
+	}
+	return request
+}
+
+// generate asks for the policy's answer, for as long as the environment waits for one.
+func (r *rollout) generate(ctx context.Context, request inference.Request) (inference.Completion, error) {
+	if limit := r.info.TurnTimeout; limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, limit, errDeadline)
+		defer cancel()
+	}
+	return r.caller.generate(ctx, request)
+}
+
 // stops are the tokens that end an answer.
 func (r *rollout) stops() []int32 {
 	stops := r.renderer.Stop()
-	if r.info.OneCall && r.talk.tools {
+	if r.info.OneCall && len(r.talk.tools) > 0 {
 		stops = slices.Concat(stops, r.renderer.CallStop())
 	}
 	return stops
@@ -216,6 +249,9 @@ func (h heard) answer(m env.Message) env.Message {
 
 // take records a score; that of a group replaces the rollout's own.
 func (r *rollout) take(s env.Score) error {
+	if err := checkScore(s); err != nil {
+		return err
+	}
 	r.score = s
 	t := r.trace
 	t.Rewards, t.Metrics = map[string]*float64{}, map[string]float64{}
@@ -225,6 +261,17 @@ func (r *rollout) take(s env.Score) error {
 	for name, v := range s.Metrics {
 		t.Metrics[valid(name)] = v
 	}
+	totals := map[string]*float64{}
+	for agent, rewards := range s.Agents {
+		if !slices.Contains(r.agents, agent) {
+			return fmt.Errorf("rewards of agent %q; the agents are %q", agent, r.agents)
+		}
+		totals[valid(agent)] = rewards.Total()
+		for name, c := range rewards {
+			t.Rewards[valid(agent+"/"+name)] = c.Value
+		}
+	}
+	r.talk.settle(totals)
 	t.Reward, t.StopReason = s.Rewards.Total(), valid(s.Stop)
 	if r.cut != "" {
 		t.StopReason = r.cut

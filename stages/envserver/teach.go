@@ -87,7 +87,7 @@ func (r *rollout) teacherOf(ctx context.Context) (probe inference.Probe, name st
 		version = *r.task.PinVersion
 	}
 	probe.Policy, probe.PinVersion = "", &version
-	e := newEpisode(r.envTimeout)
+	e := r.newEpisode()
 	defer e.close()
 	prefix, err = r.demonstration(ctx, e, json.RawMessage(r.trace.Task), r.task.GroupSeed)
 	return probe, fmt.Sprintf("%s@%d", schemas.TeacherSelf, version), prefix, err

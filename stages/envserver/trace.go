@@ -21,6 +21,7 @@ const (
 const (
 	stopMaxTokens = "max_tokens"
 	stopDeadline  = "deadline"
+	stopMaxTurns  = "max_turns"
 )
 
 // A failure ends a rollout without a reward; kind is the type of its TraceError.
@@ -69,10 +70,10 @@ func fail(t *schemas.Trace, err error) {
 	if errors.As(err, &f) {
 		kind = f.kind
 	}
-	e := schemas.TraceError{Type: kind, Message: valid(err.Error())}
+	e := schemas.TraceError{Type: kind, Message: cut(valid(err.Error()), mostMessage)}
 	var traced env.Traced
 	if errors.As(err, &traced) {
-		e.Traceback = valid(traced.Traceback())
+		e.Traceback = cut(valid(traced.Traceback()), mostTraceback)
 	}
 	t.Errors = append(t.Errors, e)
 	t.Reward, t.Rewards, t.Metrics, t.StopReason, t.Truncated = nil, nil, nil, "", false

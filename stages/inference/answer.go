@@ -9,6 +9,7 @@ import (
 // answer is one choice on its way: what was sampled for it, with the text that it stands for, up to where it ends.
 type answer struct {
 	index   int
+	sample  func(context.Context, Request) (Completion, error)
 	request Request
 	named   []int32 // of the stop tokens, those that the client named
 	text    text
@@ -98,9 +99,9 @@ func (a *answer) end(p piece, reason string) piece {
 	return p
 }
 
-// speak lets an answer be sampled. emit, if there is one, is given every piece, the last of which says why it is the last;
+// speak lets the answer be sampled. emit, if there is one, is given every piece, the last of which says why it is the last;
 // where it fails, so does speak.
-func (s *Server) speak(ctx context.Context, a *answer, emit func(piece) error) error {
+func (a *answer) speak(ctx context.Context, emit func(piece) error) error {
 	r := a.request
 	var last piece
 	var failed error
@@ -117,7 +118,7 @@ func (s *Server) speak(ctx context.Context, a *answer, emit func(piece) error) e
 			return failed == nil
 		}
 	}
-	c, err := s.Generate(ctx, r)
+	c, err := a.sample(ctx, r)
 	switch {
 	case err != nil:
 		return err

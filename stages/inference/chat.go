@@ -53,7 +53,7 @@ type chatLogprob struct {
 	TopLogprobs []chatLogprob `json:"top_logprobs,omitzero"`
 }
 
-func (s *Server) handleChat(r *http.Request, data []byte) (any, error) {
+func (a *API) chat(r *http.Request, data []byte) (any, error) {
 	var body chatRequest
 	if err := decodeBody(data, &body); err != nil {
 		return nil, err
@@ -61,33 +61,49 @@ func (s *Server) handleChat(r *http.Request, data []byte) (any, error) {
 	if body.TopLogprobs != 0 && !body.Logprobs {
 		return nil, refuse(http.StatusBadRequest, CodeInvalid, "top_logprobs belong to logprobs: true")
 	}
-	speech, err := s.renderer(r.Context())
+	speech, err := a.speaker.Renderer(r.Context())
 	if err != nil {
 		return nil, err
 	}
 	if body.ToolChoice == toolsNone {
 		body.Tools = nil
 	}
-	prompt, err := renderChat(speech, body.Messages, body.Tools)
+	messages, tools, err := body.Messages.render(body.Tools)
 	if err != nil {
 		return nil, err
 	}
 	if body.MaxCompletionTokens != nil {
 		body.MaxTokens = body.MaxCompletionTokens
 	}
-	answers, err := body.answers([][]int32{prompt}, body.TopLogprobs, s.cfg.MaxRequests, speech)
+	request, err := body.request(a, 1, body.TopLogprobs, speech)
 	if err != nil {
 		return nil, err
+	}
+	exchange, err := a.speaker.Hear(r.Context(), Ask{messages, tools, request, body.Temperature, body.TopP})
+	if err != nil {
+		return nil, err
+	}
+	answers, err := body.answers(speech, exchange)
+	if err != nil {
+		return nil, err
+	}
+	callID := exchange.CallID
+	if callID == nil {
+		callID = func() string { return a.nextID("call") }
 	}
 	turns := make([]turn, len(answers))
 	for i := range turns {
 		turns[i] = turn{
 			speech: speech, tools: len(body.Tools) > 0, one: body.ParallelToolCalls != nil && !*body.ParallelToolCalls,
-			index: body.Stream, callID: func() string { return s.nextID("call") },
+			index: body.Stream, callID: callID,
 		}
 	}
 	choice := func(p piece) chatChoice {
-		said, finish := turns[p.index].say(p)
+		t := &turns[p.index]
+		said, finish := t.say(p)
+		if finish != nil && exchange.Said != nil {
+			exchange.Said(p.out, t.message(said))
+		}
 		c := chatChoice{Index: p.index, FinishReason: finish, StopReason: p.reason, TokenIDs: body.tokenIDs(p.tokens()), Versions: p.versions()}
 		if body.Stream {
 			c.Delta = &said
@@ -101,8 +117,8 @@ func (s *Server) handleChat(r *http.Request, data []byte) (any, error) {
 	}
 	return talk[chatChoice]{
 		textParams: body.textParams, kind: "chatcmpl", object: "chat.completion", chunk: "chat.completion.chunk",
-		answers: answers, choice: choice, prompt: prompt,
-	}.serve(r.Context(), s)
+		answers: answers, choice: choice, prompt: exchange.Request.Tokens,
+	}.serve(r.Context(), a)
 }
 
 // logprobs are those of a piece.

@@ -106,28 +106,33 @@ func (t *toolChoice) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// renderChat gives the tokens of a conversation that the policy is to answer.
-func renderChat(r render.Renderer, history chatHistory, told chatTools) ([]int32, error) {
-	if len(history) == 0 {
-		return nil, refuse(http.StatusBadRequest, CodeInvalid, "messages is empty")
+// render gives the history and the tools as the renderer takes them.
+func (h chatHistory) render(told chatTools) ([]render.Message, []render.Tool, error) {
+	if len(h) == 0 {
+		return nil, nil, refuse(http.StatusBadRequest, CodeInvalid, "messages is empty")
 	}
 	tools, err := told.render()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	messages := make([]render.Message, len(history))
-	for i, m := range history {
+	messages := make([]render.Message, len(h))
+	for i, m := range h {
 		messages[i] = render.Message{Role: m.Role, Content: string(m.Content), Reasoning: m.Reasoning, ToolCallID: m.ToolCallID, Name: m.Name}
 		if m.Reasoning == "" {
 			messages[i].Reasoning = m.ReasoningContent
 		}
 		for _, c := range m.ToolCalls {
 			if m.Role != "assistant" || c.Function.Name == "" {
-				return nil, refuse(http.StatusBadRequest, CodeInvalid, "messages[%d] has tool_calls: want role assistant and the name of a function", i)
+				return nil, nil, refuse(http.StatusBadRequest, CodeInvalid, "messages[%d] has tool_calls: want role assistant and the name of a function", i)
 			}
 			messages[i].ToolCalls = append(messages[i].ToolCalls, render.ToolCall{ID: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments})
 		}
 	}
+	return messages, tools, nil
+}
+
+// renderChat gives the tokens of a conversation that the policy is to answer.
+func renderChat(r render.Renderer, messages []render.Message, tools []render.Tool) ([]int32, error) {
 	rendered, err := r.Begin(messages, tools)
 	if err != nil {
 		return nil, refuse(http.StatusBadRequest, CodeInvalid, "%v", err)

@@ -93,7 +93,7 @@ func (s *Server) handleCompletions(r *http.Request, data []byte) (any, error) {
 	if err := decodeBody(data, &body); err != nil {
 		return nil, err
 	}
-	speech, err := s.renderer(r.Context())
+	speech, err := s.Renderer(r.Context())
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +109,16 @@ func (s *Server) handleCompletions(r *http.Request, data []byte) (any, error) {
 	if body.Logprobs != nil {
 		top = *body.Logprobs
 	}
-	answers, err := body.answers(prompts, top, s.cfg.MaxRequests, speech)
+	request, err := body.request(s.api, len(prompts), top, speech)
+	if err != nil {
+		return nil, err
+	}
+	exchanges := make([]Exchange, len(prompts))
+	for i, prompt := range prompts {
+		exchanges[i] = Exchange{Request: request, Generate: s.Generate}
+		exchanges[i].Request.Tokens = prompt
+	}
+	answers, err := body.answers(speech, exchanges...)
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +138,7 @@ func (s *Server) handleCompletions(r *http.Request, data []byte) (any, error) {
 	}
 	return talk[completionChoice]{
 		textParams: body.textParams, kind: "cmpl", object: "text_completion", chunk: "text_completion", answers: answers, choice: choice,
-	}.serve(r.Context(), s)
+	}.serve(r.Context(), s.api)
 }
 
 // logprobs are those of a piece. Of tokens with equal texts the most probable is listed, and the sampled one in any case.

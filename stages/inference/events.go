@@ -56,7 +56,7 @@ func (e *events) write(data []byte) error {
 }
 
 // streamOut sends a stream. An error is that of a stream which never began.
-func (s *Server) streamOut(w http.ResponseWriter, r *http.Request, run stream) error {
+func (a *API) streamOut(w http.ResponseWriter, r *http.Request, run stream) error {
 	e := &events{w: w}
 	err := run(e.send)
 	if err != nil && !e.begun {
@@ -70,7 +70,7 @@ func (s *Server) streamOut(w http.ResponseWriter, r *http.Request, run stream) e
 		err = e.write([]byte("[DONE]"))
 	}
 	if err != nil {
-		s.rt.Log.Debug("a stream was not taken", "path", r.URL.Path, "error", err)
+		a.log.Debug("a stream was not taken", "path", r.URL.Path, "error", err)
 	}
 	return nil
 }

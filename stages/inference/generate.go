@@ -116,7 +116,7 @@ type generateBody struct {
 	Features json.RawMessage `json:"features"`
 }
 
-func (s *Server) handleGenerate(r *http.Request, data []byte) (any, error) {
+func (a *API) generate(r *http.Request, data []byte) (any, error) {
 	var body generateBody
 	if err := decodeBody(data, &body); err != nil {
 		return nil, err
@@ -130,7 +130,7 @@ func (s *Server) handleGenerate(r *http.Request, data []byte) (any, error) {
 	if n := body.Sampling.Logprobs; n != nil && (*n < 0 || *n > 1) {
 		return nil, refuse(http.StatusBadRequest, CodeUnsupported, "logprobs = %d: 1, of the sampled token, or 0", *n)
 	}
-	speech, err := s.renderer(r.Context())
+	speech, err := a.speaker.Renderer(r.Context())
 	if err != nil {
 		return nil, err
 	}
@@ -138,12 +138,25 @@ func (s *Server) handleGenerate(r *http.Request, data []byte) (any, error) {
 	if err := body.Sampling.apply(&req, speech.Stop()); err != nil {
 		return nil, err
 	}
-	if n := body.Sampling.PromptLogprobs; n != nil {
-		return s.handleProbe(r.Context(), req, *n, speech)
+	if err := req.validate(); err != nil {
+		return nil, err
 	}
-	c, err := s.Generate(r.Context(), req)
+	if n := body.Sampling.PromptLogprobs; n != nil {
+		if a.probe == nil {
+			return nil, refuse(http.StatusBadRequest, CodeUnsupported, "not supported by this server: [prompt_logprobs]")
+		}
+		return a.probe(r.Context(), req, *n, speech)
+	}
+	exchange, err := a.speaker.Hear(r.Context(), Ask{Request: req, Temperature: body.Sampling.Temperature, TopP: body.Sampling.TopP})
 	if err != nil {
 		return nil, err
+	}
+	c, err := exchange.Generate(r.Context(), exchange.Request)
+	if err != nil {
+		return nil, err
+	}
+	if exchange.Said != nil {
+		exchange.Said(c, nil)
 	}
 	choice := generateChoice{TokenIDs: c.Tokens, FinishReason: c.FinishReason, Versions: spansOf(c.Versions)}
 	if n := body.Sampling.Logprobs; n != nil && *n == 1 {
@@ -152,7 +165,7 @@ func (s *Server) handleGenerate(r *http.Request, data []byte) (any, error) {
 			choice.Logprobs.Content[i] = tokenLogprob{Token: tokenName(t), Logprob: c.Logprobs[i]}
 		}
 	}
-	return generateReply{RequestID: s.nextID("gen"), Choices: []generateChoice{choice}, PromptTokenIDs: c.Prompt}, nil
+	return generateReply{RequestID: a.nextID("gen"), Choices: []generateChoice{choice}, PromptTokenIDs: c.Prompt}, nil
 }
 
 // errAborted is a completion that vLLM gave up, as when it is told to pause: the next may be whole.

@@ -4,10 +4,8 @@ import (
 	"crypto/subtle"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -31,11 +29,11 @@ type errorReply struct {
 // handler is the HTTP side of the server.
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET "+pathModels, s.endpoint(s.handleModels))
-	mux.Handle("GET "+pathModels+"/{name...}", s.endpoint(s.handleModel))
-	mux.Handle("POST /v1/chat/completions", s.endpoint(s.handleChat))
+	mux.Handle("GET "+pathModels, s.authorized(s.api.Models))
+	mux.Handle("GET "+pathModels+"/{name...}", s.authorized(s.api.Model))
+	mux.Handle("POST /v1/chat/completions", s.authorized(s.api.Chat))
 	mux.Handle("POST /v1/completions", s.endpoint(s.handleCompletions))
-	mux.Handle("POST "+pathGenerate, s.endpoint(s.handleGenerate))
+	mux.Handle("POST "+pathGenerate, s.authorized(s.api.Generate))
 	mux.Handle("POST /tokenize", s.endpoint(s.handleTokenize))
 	mux.Handle("POST /detokenize", s.endpoint(s.handleDetokenize))
 	for _, path := range []string{"/health", "/ping"} {
@@ -55,46 +53,20 @@ func (s *Server) httpServer() *http.Server {
 	}
 }
 
-// endpoint answers with what f returns for a request and its body, as JSON or as a stream.
-func (s *Server) endpoint(f func(r *http.Request, body []byte) (any, error)) http.Handler {
+// authorized lets only those through who have the token.
+func (s *Server) authorized(f http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var body []byte
-		var reply any
-		err := s.authorize(r)
-		if err == nil {
-			body, err = readBody(w, r)
-		}
-		if err == nil {
-			reply, err = f(r, body)
-		}
-		if run, ok := reply.(stream); ok && err == nil {
-			if err = s.streamOut(w, r, run); err == nil {
-				return
-			}
-		}
-		if r.Context().Err() != nil {
-			return // nobody is there any more
-		}
-		status := http.StatusOK
-		if err != nil {
-			status, reply = errorOut(err)
-		}
-		data, err := json.Marshal(reply)
-		if err != nil {
-			s.rt.Log.Error("a reply cannot be encoded", "path", r.URL.Path, "error", err)
-			http.Error(w, "a reply cannot be encoded", http.StatusInternalServerError)
+		if err := s.authorize(r); err != nil {
+			s.api.Refuse(w, r, err)
 			return
 		}
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Content-Length", strconv.Itoa(len(data)))
-		if status == http.StatusServiceUnavailable {
-			w.Header().Set("Retry-After", "1")
-		}
-		w.WriteHeader(status)
-		if _, err := w.Write(data); err != nil {
-			s.rt.Log.Debug("a reply was not taken", "path", r.URL.Path, "error", err)
-		}
+		f(w, r)
 	})
+}
+
+// endpoint answers with what f returns for a request and its body.
+func (s *Server) endpoint(f func(r *http.Request, body []byte) (any, error)) http.Handler {
+	return s.authorized(func(w http.ResponseWriter, r *http.Request) { s.api.serve(w, r, f) })
 }
 
 func (s *Server) authorize(r *http.Request) error {
@@ -144,9 +116,4 @@ func errorOut(err error) (int, errorReply) {
 		out.Error.Type = "invalid_request_error"
 	}
 	return e.Status, out
-}
-
-// nextID names a reply.
-func (s *Server) nextID(kind string) string {
-	return fmt.Sprintf("%s-%s-%d", kind, s.id, s.ids.Add(1))
 }

@@ -32,11 +32,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -64,8 +62,7 @@ type Server struct {
 
 	complaint complaint // of the newest version; publish's alone
 
-	id    string // of the server, in the names of replies
-	ids   atomic.Int64
+	api   *API // over HTTP
 	began time.Time
 
 	listening chan struct{} // closed once addr stands
@@ -111,10 +108,12 @@ func newServer(rt *pipeline.Runtime, cfg Config, frozen map[string]string, b Bac
 		return nil, fmt.Errorf("inference metrics: %w", err)
 	}
 	s := &Server{
-		rt: rt, cfg: cfg, frozen: frozen, weights: map[string]string{}, backend: b, metrics: m, id: fmt.Sprintf("%08x", rand.Uint32()),
+		rt: rt, cfg: cfg, frozen: frozen, weights: map[string]string{}, backend: b, metrics: m,
 		listening: make(chan struct{}), empty: make(chan struct{}), thawed: make(chan struct{}),
 	}
 	s.voice.name, s.began = cfg.Renderer, time.Now()
+	s.api = newAPI(s, cfg.Model, rt.Log, cfg.MaxRequests, "inference.max_requests")
+	s.api.probe = s.handleProbe
 	s.holding, s.endHold = context.WithCancelCause(context.Background())
 	s.loader = newLoader(rt.Blobs, cfg.KeepMiB)
 	if w, ok := b.(watchable); ok {
@@ -169,6 +168,20 @@ func (s *Server) Generate(ctx context.Context, r Request) (c Completion, err err
 	}
 	defer release()
 	return s.backend.Generate(ctx, r)
+}
+
+// Hear implements Speaker: every request is answered by itself.
+func (s *Server) Hear(ctx context.Context, a Ask) (Exchange, error) {
+	e := Exchange{Request: a.Request, Generate: s.Generate}
+	if a.Messages == nil {
+		return e, nil
+	}
+	speech, err := s.Renderer(ctx)
+	if err != nil {
+		return e, err
+	}
+	e.Request.Tokens, err = renderChat(speech, a.Messages, a.Tools)
+	return e, err
 }
 
 // timed bounds a request as a whole.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
+	"strings"
 )
 
 const pathModels = "/v1/models"
@@ -57,22 +57,26 @@ func (s *Server) Models(ctx context.Context) ([]ModelCard, error) {
 	return cards, nil
 }
 
-func (s *Server) handleModel(r *http.Request, _ []byte) (any, error) {
-	cards, err := s.Models(r.Context())
+func (a *API) oneModel(r *http.Request, _ []byte) (any, error) {
+	cards, err := a.speaker.Models(r.Context())
 	if err != nil {
 		return nil, err
 	}
 	name := r.PathValue("name")
-	if i := slices.IndexFunc(cards, func(c ModelCard) bool { return c.ID == name }); i >= 0 {
-		return cards[i], nil
+	var served []string
+	for _, c := range cards {
+		if c.ID == name {
+			return c, nil
+		}
+		served = append(served, c.ID)
 	}
-	if _, err = s.policyOf("", name); err == nil {
-		err = refuse(http.StatusNotFound, CodeNoModel, "the name of a model is missing behind %s/", pathModels)
+	if name == "" {
+		return nil, refuse(http.StatusNotFound, CodeNoModel, "the name of a model is missing behind %s/", pathModels)
 	}
-	return nil, err
+	return nil, refuse(http.StatusNotFound, CodeNoModel, "model %q is not served here: %s", name, strings.Join(served, ", ")+" are")
 }
 
-func (s *Server) handleModels(r *http.Request, _ []byte) (any, error) {
-	cards, err := s.Models(r.Context())
+func (a *API) allModels(r *http.Request, _ []byte) (any, error) {
+	cards, err := a.speaker.Models(r.Context())
 	return modelList{"list", cards}, err
 }

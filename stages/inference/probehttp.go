@@ -52,7 +52,7 @@ func (s *Server) handleProbe(ctx context.Context, r Request, top int, speech ren
 		return nil, err
 	}
 	reply := generateReply{
-		RequestID: s.nextID("gen"), Choices: []generateChoice{{TokenIDs: []int32{}, FinishReason: FinishLength, Versions: []versionSpan{}}},
+		RequestID: s.api.nextID("gen"), Choices: []generateChoice{{TokenIDs: []int32{}, FinishReason: FinishLength, Versions: []versionSpan{}}},
 		probeReply: probeReply{PromptLogprobs: make([]map[string]promptLogprob, len(logprobs)), PromptTemperature: &p.Temperature, PolicyVersion: p.PinVersion},
 	}
 	for i, t := range r.Tokens[1:] {

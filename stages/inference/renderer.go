@@ -70,8 +70,8 @@ func (s *Server) install(ctx context.Context, p Policy) error {
 	return s.backend.Load(ctx, p)
 }
 
-// renderer waits for the first policy.
-func (s *Server) renderer(ctx context.Context) (render.Renderer, error) {
+// Renderer implements Speaker: it waits for the first policy.
+func (s *Server) Renderer(ctx context.Context) (render.Renderer, error) {
 	if r := s.voice.get(); r != nil {
 		return r, nil
 	}

@@ -40,7 +40,7 @@ func (p samplingParams) apply(r *Request, eos []int32) error {
 	if !p.IgnoreEOS {
 		r.StopTokens = append(r.StopTokens, eos...)
 	}
-	return r.validate()
+	return nil
 }
 
 // unsupported are parameters of vLLM and OpenAI that change the prompt, the distribution or what is returned in ways this

@@ -56,24 +56,24 @@ type talk[C any] struct {
 }
 
 // serve answers it, with a whole reply or a stream.
-func (t talk[C]) serve(ctx context.Context, s *Server) (any, error) {
-	head := textReply[C]{ID: s.nextID(t.kind), Object: t.object, Created: time.Now().Unix(), Model: t.Model, Choices: []C{}}
+func (t talk[C]) serve(ctx context.Context, a *API) (any, error) {
+	head := textReply[C]{ID: a.nextID(t.kind), Object: t.object, Created: time.Now().Unix(), Model: t.Model, Choices: []C{}}
 	if head.Model == "" {
-		head.Model = s.cfg.Model
+		head.Model = a.model
 	}
 	if !t.Stream {
-		if err := s.speakAll(ctx, t.answers, nil); err != nil {
+		if err := speakAll(ctx, t.answers, nil); err != nil {
 			return nil, err
 		}
-		for _, a := range t.answers {
-			head.Choices = append(head.Choices, t.choice(a.whole()))
+		for _, one := range t.answers {
+			head.Choices = append(head.Choices, t.choice(one.whole()))
 		}
 		head.Usage, head.PromptTokenIDs = usageOf(t.answers, t.choices()), t.tokenIDs(t.prompt)
 		return head, nil
 	}
 	head.Object = t.chunk
 	return stream(func(send func(event any) error) error {
-		err := s.speakAll(ctx, t.answers, func(p piece) error {
+		err := speakAll(ctx, t.answers, func(p piece) error {
 			event := head
 			event.Choices = []C{t.choice(p)}
 			if p.index == 0 && p.from == 0 {
@@ -91,10 +91,10 @@ func (t talk[C]) serve(ctx context.Context, s *Server) (any, error) {
 
 // speakAll lets answers be sampled at once; if one fails, the others are given up. emit is as in speak, and is called by
 // several goroutines at once.
-func (s *Server) speakAll(ctx context.Context, answers []*answer, emit func(piece) error) error {
+func speakAll(ctx context.Context, answers []*answer, emit func(piece) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, a := range answers {
-		g.Go(func() error { return s.speak(ctx, a, emit) })
+		g.Go(func() error { return a.speak(ctx, emit) })
 	}
 	return g.Wait()
 }

@@ -67,25 +67,33 @@ func (p textParams) choices() int {
 	return *p.N
 }
 
-// answers are the choices that are asked for, of the first prompt first, each with the n of it in order. Every choice has a
-// seed of its own, see choiceSeed.
-func (p textParams) answers(prompts [][]int32, top, most int, r render.Renderer) ([]*answer, error) {
-	n := p.choices()
-	if n < 1 || n > most/len(prompts) {
-		return nil, refuse(http.StatusBadRequest, CodeInvalid, "n = %d of %d prompts: at least 1, and at most %d choices (inference.max_requests)", n, len(prompts), most)
+// request is one of n prompts, without its tokens.
+func (p textParams) request(a *API, prompts, top int, r render.Renderer) (Request, error) {
+	if n := p.choices(); n < 1 || n > a.choices/prompts {
+		return Request{}, refuse(http.StatusBadRequest, CodeInvalid, "n = %d of %d prompts: at least 1, and at most %d choices (%s)", n, prompts, a.choices, a.limit)
 	}
 	if p.StreamOptions != nil && !p.Stream {
-		return nil, refuse(http.StatusBadRequest, CodeInvalid, "stream_options belong to stream: true")
+		return Request{}, refuse(http.StatusBadRequest, CodeInvalid, "stream_options belong to stream: true")
 	}
-	req := Request{Tokens: prompts[0], PinVersion: p.PinVersion, Model: p.Model, TopLogprobs: top}
-	if err := p.apply(&req, r.Stop()); err != nil {
-		return nil, err
-	}
-	out := make([]*answer, 0, n*len(prompts))
-	for _, prompt := range prompts {
+	req := Request{PinVersion: p.PinVersion, Model: p.Model, TopLogprobs: top}
+	return req, p.apply(&req, r.Stop())
+}
+
+// answers are the choices that are asked for, of the first exchange first, each with the n of it in order. Every choice has a
+// seed of its own, see choiceSeed.
+func (p textParams) answers(r render.Renderer, exchanges ...Exchange) ([]*answer, error) {
+	n := p.choices()
+	out := make([]*answer, 0, n*len(exchanges))
+	for _, e := range exchanges {
+		if err := e.Request.validate(); err != nil {
+			return nil, err
+		}
 		for i := range n {
-			a := &answer{index: len(out), request: req, named: p.StopTokenIDs, text: text{decode: r.Decode, stop: p.Stop, include: p.IncludeStop}}
-			a.request.Tokens, a.request.Seed = prompt, choiceSeed(req.Seed, i)
+			a := &answer{
+				index: len(out), sample: e.Generate, request: e.Request, named: p.StopTokenIDs,
+				text: text{decode: r.Decode, stop: p.Stop, include: p.IncludeStop},
+			}
+			a.request.Seed = choiceSeed(e.Request.Seed, i)
 			out = append(out, a)
 		}
 	}

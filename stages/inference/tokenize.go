@@ -39,7 +39,7 @@ func (s *Server) handleTokenize(r *http.Request, data []byte) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	speech, err := s.renderer(r.Context())
+	speech, err := s.Renderer(r.Context())
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +50,11 @@ func (s *Server) handleTokenize(r *http.Request, data []byte) (any, error) {
 	case body.Prompt != nil:
 		out.Tokens = append([]int32{}, speech.Encode(*body.Prompt)...)
 	default:
-		if out.Tokens, err = renderChat(speech, body.Messages, body.Tools); err != nil {
+		messages, tools, err := body.Messages.render(body.Tools)
+		if err == nil {
+			out.Tokens, err = renderChat(speech, messages, tools)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -76,7 +80,7 @@ func (s *Server) handleDetokenize(r *http.Request, data []byte) (any, error) {
 	if _, err := s.policyOf("", body.Model); err != nil {
 		return nil, err
 	}
-	speech, err := s.renderer(r.Context())
+	speech, err := s.Renderer(r.Context())
 	if err != nil {
 		return nil, err
 	}

@@ -72,6 +72,15 @@ func (t *turn) say(p piece) (said chatAnswer, finish *string) {
 	return said, finish
 }
 
+// message is the whole answer, the last piece of which is given.
+func (t *turn) message(last chatAnswer) *render.Message {
+	m := &render.Message{Role: "assistant", Content: t.content, Reasoning: t.reasoning}
+	for _, c := range last.ToolCalls {
+		m.ToolCalls = append(m.ToolCalls, render.ToolCall{ID: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments})
+	}
+	return m
+}
+
 // grown is what a text without the tail, which is not certain or not part of it, has more than was said. Text that turns out
 // to be something else, as when an answer ends a reasoning that it never began, is not unsaid; what follows it is said.
 func grown(said *string, text, tail string) string {

@@ -67,12 +67,19 @@ func (r Rescorer) reward(ctx context.Context, t *schemas.Trace) (why string, err
 	messages := make([]env.Message, len(t.Nodes))
 	var replies []*schemas.Node
 	var contents []string
+	last := map[string]int{} // by agent
 	for i := range t.Nodes {
 		n := &t.Nodes[i]
-		if n.Parent != i-1 {
+		parent, ok := last[n.Agent]
+		if ok != (n.Parent >= 0) || ok && n.Parent != parent {
 			return errorBranched, errors.New("it has branches: what was said in which order is not recorded")
 		}
-		messages[i] = env.Message{Role: env.Role(n.Role), Content: n.Content, ToolCallID: n.ToolCallID}
+		last[n.Agent], n.Reward = i, nil
+		messages[i] = env.Message{Role: env.Role(n.Role), ToolCallID: n.ToolCallID, Agent: n.Agent}
+		for _, image := range n.Images {
+			messages[i].Images = append(messages[i].Images, env.Image{MIME: image.Mime, Data: image.Data, Alt: image.Alt})
+		}
+		messages[i].SetText(n.Content)
 		for _, c := range n.ToolCalls {
 			messages[i].ToolCalls = append(messages[i].ToolCalls, env.ToolCall{ID: c.ID, Name: c.Name, Arguments: c.Arguments})
 		}
@@ -94,6 +101,15 @@ func (r Rescorer) reward(ctx context.Context, t *schemas.Trace) (why string, err
 	t.Rewards, t.Metrics, t.Reward = map[string]*float64{}, score.Metrics, score.Rewards.Total()
 	for name, c := range score.Rewards {
 		t.Rewards[name] = c.Value
+	}
+	for agent, rewards := range score.Agents {
+		leaf, ok := last[agent]
+		for name, c := range rewards {
+			t.Rewards[agent+"/"+name] = c.Value
+		}
+		if ok {
+			t.Nodes[leaf].Reward = rewards.Total()
+		}
 	}
 	if !t.Truncated {
 		t.StopReason = score.Stop

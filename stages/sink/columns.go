@@ -20,7 +20,7 @@ import (
 //	array of records   []T          LIST of groups, STRUCT(…)[]
 //	map                map[string]T MAP(VARCHAR, …)
 //	["null", T]        *T           T, nullable
-//	bytes              []byte       BLOB
+//	bytes              []byte, Blob BLOB
 type columns struct {
 	Type reflect.Type
 	// set writes src (of the schemas type) into dst (of Type).
@@ -57,7 +57,7 @@ func columnsOf(t reflect.Type) columns {
 			}
 			dst.SetBytes(packed)
 		}}
-	case []byte:
+	case []byte, schemas.Blob:
 		return columns{t, reflect.Value.Set, reflect.Value.Set}
 	}
 	switch t.Kind() {

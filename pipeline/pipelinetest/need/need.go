@@ -49,6 +49,12 @@ func Torch(t testing.TB, dir string) {
 	installed(t, dir, "PRL_TEST_TORCH", "no PyTorch: `make torch` installs it")
 }
 
+// OpenEnv wants OpenEnv in dir, where `make openenv` puts it, and a run that is not -short.
+func OpenEnv(t testing.TB, dir string) {
+	t.Helper()
+	installed(t, dir, "PRL_TEST_OPENENV", "no OpenEnv: `make openenv` installs it")
+}
+
 func installed(t testing.TB, dir, variable, why string) {
 	t.Helper()
 	if testing.Short() {

@@ -36,7 +36,7 @@ func (t *toolset) call(ctx context.Context, episode Episode, call ToolCall) (Mes
 		answer.Content = fmt.Sprintf("error: arguments of %s: %v", call.Name, err)
 		return answer, nil
 	}
-	text, err := m.run(ctx, episode, call)
+	result, err := m.run(ctx, episode, call)
 	var refusal *Refusal
 	switch {
 	case errors.As(err, &refusal):
@@ -44,13 +44,13 @@ func (t *toolset) call(ctx context.Context, episode Episode, call ToolCall) (Mes
 	case err != nil:
 		return Message{}, fmt.Errorf("tool %s: %w", call.Name, err)
 	default:
-		answer.Content = text
+		answer.Content, answer.Images = result.Text, result.Images
 	}
 	return answer, nil
 }
 
 // run runs a tool with arguments that have been checked.
-func (m *method) run(ctx context.Context, episode Episode, call ToolCall) (text string, err error) {
+func (m *method) run(ctx context.Context, episode Episode, call ToolCall) (result ToolResult, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = &PanicError{Value: v, Stack: string(debug.Stack())}
@@ -63,11 +63,14 @@ func (m *method) run(ctx context.Context, episode Episode, call ToolCall) (text 
 	d := json.NewDecoder(strings.NewReader(call.Arguments))
 	d.DisallowUnknownFields()
 	if err := d.Decode(args.Interface()); err != nil {
-		return "", Refuse("arguments of %s: %v", call.Name, err)
+		return result, Refuse("arguments of %s: %v", call.Name, err)
 	}
 	out := reflect.ValueOf(episode).Method(m.index).Call([]reflect.Value{reflect.ValueOf(ctx), args.Elem()})
 	err, _ = out[1].Interface().(error)
-	return out[0].String(), err
+	if text := out[0]; text.Kind() == reflect.String {
+		return ToolResult{Text: text.String()}, err
+	}
+	return out[0].Interface().(ToolResult), err
 }
 
 // check says in words for the model what is wrong with the arguments of a call.

@@ -7,7 +7,8 @@
 // An [Environment] numbers its tasks and starts episodes; an [Episode] gives the first messages, answers the policy's
 // replies and scores what happened. Three methods each; the package example is a complete environment in forty lines.
 // Tools are exported methods of the episode (see [Tools]), or what it has otherwise ([ToolSource]). What else an environment
-// can do, it says by implementing [Baseliner], [Demonstrator], [GroupScorer], [Rescorer], [Finisher] or [io.Closer].
+// can do, it says by implementing [Baseliner], [Demonstrator], [GroupScorer] or [Rescorer]; an episode by implementing
+// [MultiAgent], [Finisher] or [io.Closer]. One that plays whole rollouts itself is a [Host].
 //
 // # Whose fault
 //
@@ -21,6 +22,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 )
 
 // Split says which of an environment's tasks an index counts through.
@@ -52,6 +54,9 @@ type Info struct {
 	// OneCall says that a reply ends with its first tool call, so that the policy gets the answer before it says more. It
 	// holds for policies in whose format the end of a call is a token; others may still make several calls at once.
 	OneCall bool
+	// Timeout bounds a rollout up to the policy's last reply, and TurnTimeout the wait for one reply; 0 is no bound of the
+	// environment's own. A rollout that reaches one is cut, and scored; the configuration's own bounds hold beside them.
+	Timeout, TurnTimeout time.Duration
 }
 
 // Tasks is the number of tasks of a split; 0 for a split that does not exist.
@@ -78,7 +83,7 @@ type Environment interface {
 }
 
 // Episode is one run of a policy through a task. An episode that implements [io.Closer] is closed when its rollout ends,
-// however that was.
+// however that was: Start and Close are its set-up and its tear-down, and their times are recorded apart from the rest.
 type Episode interface {
 	// Prompt is what the policy sees before its first reply: at least one message.
 	Prompt() []Message
@@ -92,12 +97,30 @@ type Episode interface {
 
 // Turn is the environment's answer to a reply.
 type Turn struct {
-	// Messages are what the policy sees next; of user, system or tool role. They may be empty only if Done.
+	// Messages are what the policy sees next; of user, system or tool role. They may be empty only if Done, or if they are the
+	// first for an agent that has a prompt.
 	Messages []Message
+	// Agent is who speaks next, and whom Messages are for, in an episode with several agents ([MultiAgent]). Empty: the one
+	// that spoke.
+	Agent string
 	// Done says that the episode is over: nothing is called but Score.
 	Done bool
 	// Truncated says that a limit on the policy ended the episode; it is scored all the same. It implies Done.
 	Truncated bool
+}
+
+// MultiAgent is an episode with several agents. The policy plays all of them, each in a conversation of its own: an agent sees
+// its prompt, the messages that a [Turn] has for it and its own replies, and nothing of the others. One speaks at a time; its
+// reply comes with its name in Message.Agent. The tools are the same for all, and who called one goes on with the answer.
+//
+// Rewards of their own stand in Score.Agents; how agents of the same name are compared over a group is the algorithm's matter.
+type MultiAgent interface {
+	// Agents names them, each once; they stay the same while the episode lasts. The first speaks first, and Episode.Prompt is
+	// what it sees.
+	Agents() []string
+	// PromptOf is what another agent sees before all else. It is asked for when the agent is to speak for the first time, and
+	// the messages of that turn follow it.
+	PromptOf(agent string) []Message
 }
 
 // Finisher is an episode whose tools can end it: Done is asked after each tool call.
@@ -122,10 +145,11 @@ type Demonstrator interface {
 
 // Rollout is a finished episode as a [GroupScorer] sees it.
 type Rollout struct {
-	// Messages is the whole conversation in order, the prompt included.
+	// Messages are all that was shown and said, in order, the prompts included. Of several agents each message says whose
+	// conversation it is part of.
 	Messages []Message
-	// Prompt is the number of messages, at the start, that the policy saw before its first reply.
-	Prompt int
+	// Replies are the indices of those that the policy said: a prompt may have messages of its role, too.
+	Replies []int
 	// Score is what the episode itself said.
 	Score Score
 }

@@ -33,13 +33,11 @@ func ScoreGroup(ctx context.Context, g GroupScorer, task json.RawMessage, group 
 	return scores, nil
 }
 
-// replies are the contents of what the policy said: a prompt may have messages of its role, too.
+// replies are the contents of what the policy said.
 func (r Rollout) replies() []string {
 	var replies []string
-	for _, m := range r.Messages[r.Prompt:] {
-		if m.Role == RoleAssistant {
-			replies = append(replies, m.Content)
-		}
+	for _, i := range r.Replies {
+		replies = append(replies, r.Messages[i].Content)
 	}
 	return replies
 }

@@ -13,7 +13,8 @@ import (
 // Rescorer is an environment that can score a recorded conversation anew, by its present rules and options.
 type Rescorer interface {
 	// Rescore scores a finished conversation of a task: what the policy saw and said, the prompt included. ended says that
-	// the environment ended it; else a limit on the policy did. Character rewards have element k for the k-th reply.
+	// the environment ended it; else a limit on the policy did. Messages of several agents say whose they are, and come in the
+	// order of time. Character rewards have element k for the k-th reply.
 	// [ErrDiverged] says that it is no conversation of this environment.
 	Rescore(ctx context.Context, task json.RawMessage, seed int64, messages []Message, ended bool) (Score, error)
 }
@@ -33,16 +34,20 @@ func Rescore(ctx context.Context, e Environment, task json.RawMessage, seed int6
 	defer func() { err = errors.Join(err, s.Close()) }()
 	said := s.Prompt()
 	tools := len(s.Tools()) > 0
-	shown := len(said)
-	if tools && len(messages) > 0 && messages[0].Role == RoleSystem && (len(said) == 0 || said[0].Role != RoleSystem) {
-		shown++ // the runner tells of them in a message of its own
-	}
+	tools, met := len(s.Tools()) > 0, map[string]bool{}
 	for at := 0; at < len(messages); {
+		shown, told := len(said), false
+		if agent := messages[at].Agent; tools && !met[agent] {
+			told, met[agent] = true, true // the runner tells of them where an agent's conversation begins
+			if messages[at].Role == RoleSystem && (shown == 0 || said[0].Role != RoleSystem) {
+				shown++ // in a message of its own
+			}
+		}
 		if at > 0 && !slices.ContainsFunc(messages[at:], func(m Message) bool { return m.Role == RoleAssistant }) {
 			break // what follows the last reply nobody saw
 		}
 		reply := at + shown
-		if reply > len(messages) || !seen(messages[at:reply], said, tools && at == 0) || reply < len(messages) && messages[reply].Role != RoleAssistant {
+		if reply > len(messages) || !seen(messages[at:reply], said, told) || reply < len(messages) && messages[reply].Role != RoleAssistant {
 			return Score{}, fmt.Errorf("score %s, reply %d: %w", s.info.Name, s.Turns(), ErrDiverged)
 		}
 		if reply == len(messages) {
@@ -55,7 +60,7 @@ func Rescore(ctx context.Context, e Environment, task json.RawMessage, seed int6
 		if err != nil {
 			return Score{}, err
 		}
-		said, shown, at = turn.Messages, len(turn.Messages), reply+1
+		said, at = turn.Messages, reply+1
 	}
 	if ended && !s.done {
 		return Score{}, fmt.Errorf("score %s, reply %d: %w: it goes on", s.info.Name, s.Turns(), ErrDiverged)
@@ -73,7 +78,7 @@ func ScoreRecorded(ctx context.Context, r Rescorer, task json.RawMessage, seed i
 	return r.Rescore(ctx, task, seed, messages, ended)
 }
 
-// seen reports whether the policy saw what the episode says. At the start of an episode with tools the runner tells of
+// seen reports whether the policy saw what the episode says. At the start of a conversation with tools the runner tells of
 // them in the system message; and it answers a call that nobody can read, which the episode gets without a name, in its
 // own words.
 func seen(shown, said []Message, tools bool) bool {
@@ -82,7 +87,7 @@ func seen(shown, said []Message, tools bool) bool {
 	}
 	return slices.EqualFunc(shown, said, func(a, b Message) bool {
 		switch {
-		case a.Role != b.Role:
+		case a.Role != b.Role || a.Agent != b.Agent || !slices.EqualFunc(a.Images, b.Images, func(i, k Image) bool { return i.Alt == k.Alt }):
 			return false
 		case a.Role == RoleTool:
 			return a.Content == b.Content || strings.HasPrefix(a.Content, "error: ") && strings.HasPrefix(b.Content, "error: ")

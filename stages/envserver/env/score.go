@@ -1,6 +1,7 @@
 package env
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -11,6 +12,9 @@ import (
 type Score struct {
 	// Rewards are the components of the reward by name.
 	Rewards Rewards
+	// Agents are the rewards of agents by name, in an episode that has several ([MultiAgent]). For an agent that is not here
+	// Rewards hold, which are those of the rollout as a whole and are shown as such.
+	Agents map[string]Rewards
 	// Metrics are figures that are recorded but not trained on. All finite.
 	Metrics map[string]float64
 	// CharRewards are optional rewards of single characters, see [CharRewards]. Episode.Score gives element k for the k-th call of
@@ -69,13 +73,16 @@ func (r Rewards) Total() *float64 {
 // Check returns an error if the score cannot be recorded: a figure that is not finite, or character rewards that do not fit
 // the replies (their contents, in order).
 func (s Score) Check(replies []string) error {
-	for name, r := range s.Rewards {
-		if !finite(r.Weight) || r.Value != nil && !finite(*r.Value) {
-			return fmt.Errorf("reward %q is not finite", name)
-		}
+	if err := s.Rewards.check(); err != nil {
+		return err
 	}
-	if total := s.Rewards.Total(); total != nil && !finite(*total) {
-		return fmt.Errorf("the sum of the rewards is not finite")
+	for agent, rewards := range s.Agents {
+		if err := rewards.check(); err != nil {
+			return fmt.Errorf("agent %q: %w", agent, err)
+		}
+		if rewards.Total() == nil && s.Rewards.Total() != nil {
+			return fmt.Errorf("agent %q: none of its rewards applies; leave the agent out for the rollout's to hold", agent)
+		}
 	}
 	for name, v := range s.Metrics {
 		if !finite(v) {
@@ -89,6 +96,18 @@ func (s Score) Check(replies []string) error {
 		if err := c.check(replies[k]); err != nil {
 			return fmt.Errorf("reply %d: %w", k, err)
 		}
+	}
+	return nil
+}
+
+func (r Rewards) check() error {
+	for name, c := range r {
+		if !finite(c.Weight) || c.Value != nil && !finite(*c.Value) {
+			return fmt.Errorf("reward %q is not finite", name)
+		}
+	}
+	if total := r.Total(); total != nil && !finite(*total) {
+		return errors.New("the sum of the rewards is not finite")
 	}
 	return nil
 }

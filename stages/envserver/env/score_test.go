@@ -115,8 +115,8 @@ func (g groupScorer) ScoreGroup(_ context.Context, _ json.RawMessage, group []Ro
 
 func TestScoreGroup(t *testing.T) {
 	group := []Rollout{
-		{Messages: []Message{User("?"), Assistant("a")}, Score: Score{Stop: "won"}},
-		{Messages: []Message{User("?"), Assistant("bc")}, Score: Score{Stop: "lost"}},
+		{Messages: []Message{User("?"), Assistant("a")}, Replies: []int{1}, Score: Score{Stop: "won"}},
+		{Messages: []Message{User("?"), Assistant("bc")}, Replies: []int{1}, Score: Score{Stop: "lost"}},
 	}
 	run := func(g groupScorer) ([]Score, error) { return ScoreGroup(context.Background(), g, nil, group) }
 	scores, err := run(func(r []Rollout) ([]Score, error) {
@@ -125,7 +125,7 @@ func TestScoreGroup(t *testing.T) {
 	if err != nil || scores[0].Stop != "won" || scores[1].Stop != "best" {
 		t.Errorf("%+v, %v", scores, err)
 	}
-	shown := []Rollout{{Messages: []Message{User("?"), Assistant("an example"), User("?"), Assistant("a")}, Prompt: 3}}
+	shown := []Rollout{{Messages: []Message{User("?"), Assistant("an example"), User("?"), Assistant("a")}, Replies: []int{3}}}
 	if _, err := ScoreGroup(context.Background(), groupScorer(func([]Rollout) ([]Score, error) {
 		return []Score{{CharRewards: []CharRewards{{1, 2}}}}, nil
 	}), nil, shown); err != nil {

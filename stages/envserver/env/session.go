@@ -31,15 +31,18 @@ type Traced interface {
 }
 
 // Session plays one episode for a runner and keeps what this package promises: a done episode gets no further call, tool calls
-// are dispatched, MaxTurns holds, panics become [PanicError], and a score is recordable. After an error it can only be closed.
+// are dispatched, each agent gets its prompt, MaxTurns holds, panics become [PanicError], and a score is recordable. After an error it can only be closed.
 // It is for one goroutine.
 type Session struct {
 	info    Info
 	episode Episode
 	prompt  []Message
 	tools   *toolset
-	replies []string // contents of the replies so far
-	spoken  []int    // which of them went to Episode.Reply
+	agents  []string        // of an episode that has several
+	agent   string          // who speaks next; empty where there is one
+	met     map[string]bool // agents that have their prompt
+	replies []string        // contents of the replies so far
+	spoken  []int           // which of them went to Episode.Reply
 	done    bool
 	cut     bool // by MaxTurns
 	failed  error
@@ -58,11 +61,13 @@ func Begin(ctx context.Context, e Environment, task json.RawMessage, seed int64)
 		if s.episode == nil {
 			return errors.New("no episode and no error")
 		}
-		if s.prompt = s.episode.Prompt(); len(s.prompt) == 0 {
+		if s.prompt = slices.Clone(s.episode.Prompt()); len(s.prompt) == 0 {
 			return errors.New("the prompt is empty")
 		}
-		s.tools, err = toolsOf(s.episode)
-		return err
+		if s.tools, err = toolsOf(s.episode); err != nil {
+			return err
+		}
+		return s.meet()
 	})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start %s: %w", s.info.Name, err), s.Close())
@@ -70,8 +75,11 @@ func Begin(ctx context.Context, e Environment, task json.RawMessage, seed int64)
 	return s, nil
 }
 
-// Prompt is what the policy sees first.
+// Prompt is what the policy sees first, as the first agent where there are several.
 func (s *Session) Prompt() []Message { return slices.Clone(s.prompt) }
+
+// Agents are the agents of an episode that has several; empty for one that has not.
+func (s *Session) Agents() []string { return slices.Clone(s.agents) }
 
 // Tools are the tools the policy may call; empty if there are none.
 func (s *Session) Tools() []Tool { return s.tools.list() }
@@ -82,7 +90,8 @@ func (s *Session) Turns() int { return len(s.replies) }
 // Reply hands the episode what the policy said. A reply without tool calls goes to Episode.Reply, as does any reply if there are
 // no tools. Of one with tool calls each is run in order and answered by a tool message, what stands beside them in the content
 // is not acted on, and once a call has ended the episode ([Finisher]) the rest are not run. After MaxTurns replies the turn is
-// Done and Truncated, if the episode was not done by itself.
+// Done and Truncated, if the episode was not done by itself. Turn.Agent is who speaks next, and its prompt stands in front of
+// the first messages for it.
 func (s *Session) Reply(ctx context.Context, reply Message) (Turn, error) {
 	if s.failed != nil {
 		return Turn{}, s.failed
@@ -91,6 +100,7 @@ func (s *Session) Reply(ctx context.Context, reply Message) (Turn, error) {
 		return Turn{}, ErrDone
 	}
 	var turn Turn
+	reply.Agent = s.agent
 	toTools := len(reply.ToolCalls) > 0 && len(s.tools.tools) > 0
 	err := s.guard(func() (err error) {
 		if toTools {
@@ -98,11 +108,12 @@ func (s *Session) Reply(ctx context.Context, reply Message) (Turn, error) {
 		} else {
 			turn, err = s.episode.Reply(ctx, reply)
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		turn.Done = turn.Done || turn.Truncated
+		return s.pass(&turn)
 	})
-	if err == nil && !turn.Done && !turn.Truncated && len(turn.Messages) == 0 {
-		err = errors.New("the episode goes on without a message")
-	}
 	if err != nil {
 		s.failed = fmt.Errorf("%s, reply %d: %w", s.info.Name, len(s.replies), err)
 		return Turn{}, s.failed
@@ -111,7 +122,6 @@ func (s *Session) Reply(ctx context.Context, reply Message) (Turn, error) {
 		s.spoken = append(s.spoken, len(s.replies))
 	}
 	s.replies = append(s.replies, reply.Content)
-	turn.Done = turn.Done || turn.Truncated
 	if !turn.Done && len(s.replies) >= s.info.MaxTurns {
 		turn.Done, turn.Truncated, s.cut = true, true, true
 	}
@@ -146,6 +156,9 @@ func (s *Session) Score(ctx context.Context) (Score, error) {
 		score, err = s.episode.Score(ctx)
 		return err
 	})
+	if err == nil {
+		err = s.known(score.Agents)
+	}
 	if err == nil {
 		if score.CharRewards, err = s.place(score.CharRewards); err == nil {
 			err = score.Check(s.replies)

@@ -17,17 +17,17 @@ type source struct {
 
 func (s *source) Tools() []Tool { return s.tools }
 
-func (s *source) CallTool(_ context.Context, name string, args json.RawMessage) (string, error) {
+func (s *source) CallTool(_ context.Context, name string, args json.RawMessage) (ToolResult, error) {
 	s.called = append(s.called, name+string(args))
 	switch name {
 	case "refuse":
-		return "", Refuse("not now")
+		return ToolResult{}, Refuse("not now")
 	case "fail":
-		return "", errors.New("lost")
+		return ToolResult{}, errors.New("lost")
 	case "panic":
 		panic("boom")
 	}
-	return "done", nil
+	return ToolResult{Text: "done"}, nil
 }
 
 func TestToolSource(t *testing.T) {

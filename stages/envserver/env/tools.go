@@ -31,7 +31,8 @@ func Refuse(format string, args ...any) error { return &Refusal{Message: fmt.Spr
 //
 //	func (g *Game) Guess(ctx context.Context, args GuessArgs) (string, error)
 //
-// where the arguments are a struct; the string is the tool's answer. The tool has the method's name. The struct becomes a JSON
+// where the arguments are a struct; the string is the tool's answer, or a [ToolResult] in its place where the answer has images.
+// The tool has the method's name. The struct becomes a JSON
 // Schema that allows no other property: names from the json tags, required unless "omitempty" or "omitzero", descriptions from
 // jsonschema tags, allowed values from enum tags, the tool's own description from a blank field:
 //
@@ -56,7 +57,13 @@ type ToolSource interface {
 	// Tools lists them; their names differ, and their schemas are of objects. They stay the same while the episode lasts.
 	Tools() []Tool
 	// CallTool runs the tool of a name and returns its answer.
-	CallTool(ctx context.Context, name string, args json.RawMessage) (string, error)
+	CallTool(ctx context.Context, name string, args json.RawMessage) (ToolResult, error)
+}
+
+// ToolResult is a tool's answer: the content of the message that the model sees, and its images.
+type ToolResult struct {
+	Text   string
+	Images []Image
 }
 
 // toolset holds the tools of one episode type, or of one [ToolSource].
@@ -82,6 +89,7 @@ var toolsets sync.Map // reflect.Type → *toolset
 var (
 	contextType = reflect.TypeFor[context.Context]()
 	stringType  = reflect.TypeFor[string]()
+	resultType  = reflect.TypeFor[ToolResult]()
 	errorType   = reflect.TypeFor[error]()
 )
 
@@ -144,5 +152,5 @@ func sourceTools(s ToolSource) (*toolset, error) {
 // isTool reports whether a method (its receiver counts as the first input) has the form of a tool.
 func isTool(m reflect.Type) bool {
 	return m.NumIn() == 3 && !m.IsVariadic() && m.In(1) == contextType && m.In(2).Kind() == reflect.Struct &&
-		m.NumOut() == 2 && m.Out(0) == stringType && m.Out(1) == errorType
+		m.NumOut() == 2 && (m.Out(0) == stringType || m.Out(0) == resultType) && m.Out(1) == errorType
 }

@@ -154,7 +154,7 @@ func (c *client) once(ctx context.Context, method, path string, body []byte) ([]
 		return nil, err
 	}
 	request.Header.Set("Content-Type", "application/json")
-	token, err := c.server.token()
+	token, err := c.server.Token()
 	if err != nil {
 		return nil, err
 	}

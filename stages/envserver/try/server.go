@@ -41,7 +41,7 @@ func (s Server) base() (string, error) {
 	if u.Path == "" {
 		u.Path = "/v1"
 	}
-	if _, err := s.token(); err != nil {
+	if _, err := s.Token(); err != nil {
 		return "", err
 	}
 	return u.String(), nil
@@ -52,8 +52,8 @@ func local(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// token is empty if there is none.
-func (s Server) token() (string, error) {
+// Token is empty if there is none.
+func (s Server) Token() (string, error) {
 	switch {
 	case s.TokenEnv != "":
 		if token := strings.TrimSpace(os.Getenv(s.TokenEnv)); token != "" {

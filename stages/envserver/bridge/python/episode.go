@@ -3,8 +3,6 @@ package python
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 
 	"github.com/prl-project/prl/stages/envserver/env"
 )
@@ -22,51 +20,6 @@ type episode struct {
 	closed  bool
 }
 
-// prompt reads the messages of a task's field "prompt"; none if it has no such field.
-func prompt(task json.RawMessage) ([]env.Message, error) {
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(task, &fields); err != nil || fields == nil {
-		return nil, errors.New("not a JSON object")
-	}
-	said, ok := fields["prompt"]
-	if !ok || string(said) == "null" {
-		return nil, nil
-	}
-	var text string
-	if json.Unmarshal(said, &text) == nil {
-		return []env.Message{env.User(text)}, nil
-	}
-	var messages []env.Message
-	if err := json.Unmarshal(said, &messages); err != nil || len(messages) == 0 {
-		return nil, errors.New(`field "prompt": want a text, or messages with role and content`)
-	}
-	for _, m := range messages {
-		switch m.Role {
-		case env.RoleSystem, env.RoleUser, env.RoleAssistant:
-		default:
-			return nil, fmt.Errorf(`field "prompt": a message of role %q`, m.Role)
-		}
-	}
-	return messages, nil
-}
-
-// observed appends what reset said to the last message, which is the user's.
-func observed(messages []env.Message, said *string) ([]env.Message, error) {
-	last := len(messages) - 1
-	switch {
-	case last < 0 && (said == nil || *said == ""):
-		return nil, errors.New(`the task has no field "prompt", and reset returned nothing`)
-	case last < 0:
-		return []env.Message{env.User(*said)}, nil
-	case said == nil:
-	case messages[last].Role != env.RoleUser:
-		return nil, fmt.Errorf(`reset returned text for the last message of "prompt", which is of role %q, not user`, messages[last].Role)
-	default:
-		messages[last].Content += *said
-	}
-	return messages, nil
-}
-
 // Prompt implements [env.Episode].
 func (e *episode) Prompt() []env.Message { return e.prompt }
 
@@ -74,18 +27,18 @@ func (e *episode) Prompt() []env.Message { return e.prompt }
 func (e *episode) Tools() []env.Tool { return e.tools }
 
 // CallTool implements [env.ToolSource].
-func (e *episode) CallTool(ctx context.Context, name string, args json.RawMessage) (string, error) {
+func (e *episode) CallTool(ctx context.Context, name string, args json.RawMessage) (env.ToolResult, error) {
 	e.calls++
 	a, err := e.in.ask(ctx, request{Op: "call", Episode: e.id, Tool: name, Arguments: string(args)})
 	if err != nil {
-		return "", err
+		return env.ToolResult{}, err
 	}
 	e.done = a.Done
 	if a.Refused != nil {
 		e.refused++
-		return "", env.Refuse("%s", *a.Refused)
+		return env.ToolResult{}, env.Refuse("%s", *a.Refused)
 	}
-	return a.Text, nil
+	return env.ToolResult{Text: a.Text}, nil
 }
 
 // Done implements [env.Finisher].

@@ -47,6 +47,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/prl-project/prl/stages/envserver/bridge/rows"
 	"github.com/prl-project/prl/stages/envserver/env"
 )
 
@@ -182,7 +183,7 @@ func (p *Python) Task(split env.Split, index int) (json.RawMessage, error) {
 
 // Start implements [env.Environment]. It waits for a process that has room.
 func (p *Python) Start(ctx context.Context, task json.RawMessage, seed int64) (env.Episode, error) {
-	shown, err := prompt(task)
+	shown, err := rows.Prompt(task)
 	if err != nil {
 		return nil, fmt.Errorf("task %.200s: %w", task, err)
 	}
@@ -193,7 +194,7 @@ func (p *Python) Start(ctx context.Context, task json.RawMessage, seed int64) (e
 	e := &episode{cfg: p.cfg, tools: p.tools, in: in, id: p.next.Add(1)}
 	a, err := in.ask(ctx, request{Op: "reset", Episode: e.id, Row: task, Seed: seed})
 	if err == nil {
-		e.prompt, err = observed(shown, a.Observation)
+		e.prompt, err = rows.Observed(shown, a.Observation)
 	}
 	if err != nil {
 		return nil, errors.Join(err, e.Close())

@@ -23,7 +23,7 @@ func Play(ctx context.Context, e env.Environment, task json.RawMessage, seed int
 	}
 	defer s.Close()
 	rng := rand.New(rand.NewPCG(uint64(seed), 0))
-	r := env.Rollout{Messages: s.Prompt(), Prompt: len(s.Prompt())}
+	r := env.Rollout{Messages: s.Prompt()}
 	for done := false; !done; {
 		if limit := e.Info().MaxTurns; s.Turns() >= limit {
 			return r, fmt.Errorf("not done after %d turns", limit)
@@ -34,6 +34,7 @@ func Play(ctx context.Context, e env.Environment, task json.RawMessage, seed int
 		if err != nil {
 			return r, err
 		}
+		r.Replies = append(r.Replies, len(r.Messages))
 		r.Messages = append(append(r.Messages, reply), turn.Messages...)
 		done = turn.Done
 	}

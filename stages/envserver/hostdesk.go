@@ -1,0 +1,255 @@
+package envserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prl-project/prl/schemas"
+	"github.com/prl-project/prl/stages/inference"
+	"github.com/prl-project/prl/stages/inference/render"
+)
+
+// A desk answers the model calls of one rollout that a host plays, for many goroutines at once: as the task says, within its
+// limits, and noting all that was sampled.
+//
+// A limit on the policy is answered with 400 and context_length_exceeded, which hosts know as the end, or as a reason to go on
+// with a shorter history; the rollout is truncated if no call is answered after that. A failure of the model ends the rollout,
+// whatever its host makes of it, and so does a request that is refused for what the host asks, if none is answered after it.
+type desk struct {
+	*rollout
+	name string             // of the model
+	api  *inference.API     // that calls come through
+	ctx  context.Context    // of all calls; ends with the policy's time, or the rollout
+	stop context.CancelFunc // ends ctx
+	fail context.CancelCauseFunc
+	slot chan struct{} // taken by each request
+
+	mu      sync.Mutex
+	graph   hostGraph
+	calls   int   // that were begun
+	over    bool  // no more is answered
+	refused error // of the last call, where the host is to blame
+	failed  error // of the model, or the policy's time before its first answer
+	clock   hostClock
+}
+
+// maxHostRequests is how many requests of a rollout are looked at at once.
+const maxHostRequests = 64
+
+// codeOver is the code of a reply to calls of a rollout that is over.
+const codeOver = "rollout_over"
+
+func newDesk(ctx context.Context, r *rollout, deadline time.Time, fail context.CancelCauseFunc) *desk {
+	d := &desk{rollout: r, name: r.model, fail: fail, slot: make(chan struct{}, maxHostRequests), graph: hostGraph{talk: &r.talk}}
+	if r.task.Policy != "" {
+		d.name = r.task.Policy
+	}
+	if d.name == "" {
+		d.name = "policy"
+	}
+	d.ctx, d.stop = context.WithDeadlineCause(ctx, deadline, errDeadline)
+	d.clock.begun = time.Now()
+	return d
+}
+
+// Renderer implements inference.Speaker.
+func (d *desk) Renderer(context.Context) (render.Renderer, error) { return d.renderer, nil }
+
+// Models implements inference.Speaker.
+func (d *desk) Models(context.Context) ([]inference.ModelCard, error) {
+	return []inference.ModelCard{{ID: d.name, Object: "model", Created: d.clock.begun.Unix(), OwnedBy: "prl", MaxModelLen: d.task.MaxRolloutTokens, Renderer: d.renderer.ID()}}, nil
+}
+
+// Hear implements inference.Speaker.
+func (d *desk) Hear(_ context.Context, a inference.Ask) (inference.Exchange, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.over || d.failed != nil {
+		return inference.Exchange{}, errOver
+	}
+	if err := d.checkAsk(a); err != nil {
+		d.refused = err
+		return inference.Exchange{}, err
+	}
+	if d.ctx.Err() != nil {
+		return inference.Exchange{}, d.limit(stopDeadline, errDeadline.Error())
+	}
+	if d.calls >= d.info.MaxTurns {
+		return inference.Exchange{}, d.limit(stopMaxTurns, fmt.Sprintf("the rollout has had its %d model calls", d.calls))
+	}
+	call, err := d.graph.begin(a)
+	if err != nil {
+		d.refused = &inference.Error{Status: http.StatusBadRequest, Code: inference.CodeInvalid, Message: err.Error()}
+		return inference.Exchange{}, d.refused
+	}
+	room := d.task.MaxRolloutTokens - len(call.tokens)
+	if room < 1 {
+		return inference.Exchange{}, d.limit(stopMaxTokens, tooMany(d.task.MaxRolloutTokens, len(call.tokens)))
+	}
+	number := d.calls
+	d.calls++
+	stops := a.Request.StopTokens
+	if d.info.OneCall && len(a.Tools) > 0 {
+		stops = slices.Concat(stops, d.renderer.CallStop())
+	}
+	request := d.request(call.tokens, room, number, stops)
+	own := false // the host wants less than the task gives
+	if n := a.Request.MaxTokens; n > 0 && n < request.MaxTokens {
+		request.MaxTokens, own = n, true
+	}
+	id := 0
+	return inference.Exchange{
+		Request:  request,
+		Generate: d.generate,
+		CallID: func() string {
+			id++
+			return fmt.Sprintf("call_%d_%d", number, id-1)
+		},
+		Said: func(c inference.Completion, m *render.Message) { d.said(call, c, m, own) },
+	}, nil
+}
+
+// checkAsk refuses what would not be sampled as the task says.
+func (d *desk) checkAsk(a inference.Ask) error {
+	refuse := func(status int, code, format string, args ...any) error {
+		return &inference.Error{Status: status, Code: code, Message: fmt.Sprintf(format, args...)}
+	}
+	switch r := a.Request; {
+	case r.Model != "" && r.Model != d.name:
+		return refuse(http.StatusNotFound, inference.CodeNoModel, "model %q is not served here: %s is; a judge or another model has a URL of its own", r.Model, d.name)
+	case a.Temperature != nil && *a.Temperature != d.task.Temperature:
+		return refuse(http.StatusBadRequest, inference.CodeUnsupported, "temperature = %g: this rollout is sampled at %g; ask for that, or for none", *a.Temperature, d.task.Temperature)
+	case a.TopP != nil && *a.TopP != d.task.TopP:
+		return refuse(http.StatusBadRequest, inference.CodeUnsupported, "top_p = %g: this rollout is sampled at %g; ask for that, or for none", *a.TopP, d.task.TopP)
+	case r.TopLogprobs > 0:
+		return refuse(http.StatusBadRequest, inference.CodeUnsupported, "top_logprobs = %d: in a rollout there are those of the sampled tokens only", r.TopLogprobs)
+	}
+	return nil
+}
+
+// limit notes that the policy has come to one, under the mutex, and is the reply. Before its first answer it had no part in
+// that.
+func (d *desk) limit(why, text string) error {
+	err := &inference.Error{Status: http.StatusBadRequest, Code: inference.CodeTooLong, Message: text}
+	if len(d.talk.replies) == 0 {
+		d.refused = err
+	} else {
+		d.cut = why
+	}
+	return err
+}
+
+// tooMany words a limit in a way that hosts look for.
+func tooMany(most, tokens int) string {
+	return fmt.Sprintf("this rollout's maximum context length is %d tokens; the prompt has %d", most, tokens)
+}
+
+var errOver = &inference.Error{Status: http.StatusGone, Code: codeOver, Message: "the rollout is over"}
+
+// generate asks the policy. The answer comes whole: what was shown of one that had to be tried again might not be what is
+// recorded.
+func (d *desk) generate(ctx context.Context, r inference.Request) (inference.Completion, error) {
+	r.OnTokens = nil
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(d.ctx, func() { cancel(context.Cause(d.ctx)) })()
+	d.clock.enter()
+	c, err := d.rollout.generate(ctx, r)
+	d.clock.leave()
+	if err == nil {
+		return c, nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	spoke := len(d.talk.replies) > 0
+	switch {
+	case d.over:
+		return c, errOver
+	case ctx.Err() != nil && d.ctx.Err() == nil:
+		return c, err // the host has given it up
+	case errors.Is(err, errDeadline) && spoke:
+		return c, d.limit(stopDeadline, errDeadline.Error())
+	case tooLong(err) && spoke:
+		return c, d.limit(stopMaxTokens, err.Error())
+	}
+	if d.failed == nil {
+		d.failed = &failure{errorModel, err}
+		d.fail(d.failed)
+	}
+	return c, &inference.Error{Status: http.StatusGone, Code: codeOver, Message: "the rollout is over, since its model failed: " + err.Error()}
+}
+
+// said notes an answer; own says that the host itself limited it.
+func (d *desk) said(call hostCall, c inference.Completion, m *render.Message, own bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.over || d.failed != nil {
+		return
+	}
+	d.graph.end(call, c, m, d.task.Temperature)
+	d.refused, d.cut = nil, ""
+	if c.FinishReason == inference.FinishLength && !own && !d.info.CutReplies {
+		d.cut = stopMaxTokens
+	}
+	if d.talk.lowest != nil && d.sampled != nil {
+		d.sampled(*d.talk.lowest)
+	}
+}
+
+// close ends all calls; nothing is noted any more.
+func (d *desk) close() {
+	d.mu.Lock()
+	d.over = true
+	d.mu.Unlock()
+	d.stop()
+}
+
+// A hostClock measures how long a rollout waits for the model: the time in which at least one call does.
+type hostClock struct {
+	begun time.Time
+
+	mu          sync.Mutex
+	running     int
+	first, last time.Time     // begin of the first call, end of the last
+	since       time.Time     // that some run
+	waited      time.Duration // all told
+}
+
+func (c *hostClock) enter() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	if c.running++; c.running == 1 {
+		c.since = now
+	}
+	if c.first.IsZero() {
+		c.first = now
+	}
+}
+
+func (c *hostClock) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last = time.Now()
+	if c.running--; c.running == 0 {
+		c.waited += c.last.Sub(c.since)
+	}
+}
+
+// tell splits the time until now: before the first call, in calls, behind the last, and the host's between them.
+func (c *hostClock) tell(t *schemas.Timing) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+	if c.last.IsZero() || c.running > 0 {
+		t.SetupMs, t.GenerationMs = ms(time.Since(c.begun)-c.waited), ms(c.waited)
+		return
+	}
+	t.SetupMs, t.GenerationMs = ms(c.first.Sub(c.begun)), ms(c.waited)
+	t.EnvironmentMs, t.ScoringMs = ms(c.last.Sub(c.first)-c.waited), ms(time.Since(c.last))
+}

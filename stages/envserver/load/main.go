@@ -1,0 +1,105 @@
+// Command load says what a rollout costs in an environment server: it lets one process of this project's and, where there is one,
+// one of verifiers' play the same conversations against the same slow model, and prints what each took.
+//
+// Each server has a process to itself, and so has the model: it answers after a while, over as many connections as it is asked on,
+// and counts how many rollouts wait for it at once. The rollouts are of alphabet-sort, with three turns in whole sentences. A server
+// in Python has the texts of the same tasks and takes them through the client of its own package.
+//
+// `make bench-rollouts` starts it. It needs Linux, whose /proc says what a process took.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/alecthomas/kong"
+)
+
+type flags struct {
+	Binary      string        `default:"bin/prl-stage" help:"The server to measure, as make build makes it."`
+	Concurrency int           `default:"10000" help:"Rollouts at once."`
+	Rollouts    int           `help:"Rollouts in all; default: twice as many as at once."`
+	Takes       time.Duration `default:"20s" help:"What the model takes for an answer."`
+	Python      string        `help:"Python of an environment with verifiers in it (make verifiers); empty for none." placeholder:"FILE"`
+	PythonOnce  int           `default:"1000" help:"Rollouts at once of the server in Python."`
+	Profiles    string        `help:"Folder for heap and goroutine profiles of the first server, taken while it is full." placeholder:"DIR"`
+	Model       bool          `hidden:"" help:"Be the model."`
+}
+
+func main() {
+	var f flags
+	kong.Parse(&f, kong.Name("load"), kong.Description("What a rollout costs in an environment server."))
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	err := error(nil)
+	if f.Model {
+		err = serveModel(ctx, f.Takes)
+	} else {
+		err = run(ctx, f)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "load:", err)
+		os.Exit(1)
+	}
+}
+
+// A result is what one server took for its rollouts.
+type result struct {
+	Server   string
+	Asked    int // rollouts at once
+	Rollouts int // that ended with a reward
+	AtOnce   int // that waited for the model at the fullest moment
+	Took     time.Duration
+	Usage    usage
+}
+
+func run(ctx context.Context, f flags) error {
+	dir, err := os.MkdirTemp("", "prl-load-")
+	if err != nil {
+		return fmt.Errorf("make a folder: %w", err)
+	}
+	m, err := startModel(ctx, f.Takes)
+	if err != nil {
+		return err
+	}
+	defer m.stop()
+	ours, err := playOurs(ctx, f, dir, m)
+	if err != nil {
+		return fmt.Errorf("%w (its log: %s)", err, dir)
+	}
+	results := []result{ours}
+	if f.Python != "" {
+		theirs, err := playVerifiers(ctx, f, dir, m)
+		if err != nil {
+			return fmt.Errorf("%w (its log: %s)", err, dir)
+		}
+		results = append(results, theirs)
+	}
+	show(results)
+	for _, r := range results {
+		if r.AtOnce < r.Asked {
+			err = errors.Join(err, fmt.Errorf("%s: %d rollouts waited for the model at once, not %d: let it take longer (--takes)", r.Server, r.AtOnce, r.Asked))
+		}
+	}
+	return errors.Join(err, os.RemoveAll(dir))
+}
+
+// show prints the results as a table in Markdown.
+func show(results []result) {
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 1, ' ', 0)
+	fmt.Fprintln(w, "| environment server\t| rollouts at once\t| rollouts\t| a second\t| CPU ms a rollout\t| most memory, MiB\t| KiB a rollout at once\t|")
+	fmt.Fprintln(w, "|---\t|---\t|---\t|---\t|---\t|---\t|---\t|")
+	for _, r := range results {
+		fmt.Fprintf(w, "| %s\t| %d\t| %d\t| %.0f\t| %.2f\t| %.0f\t| %.1f\t|\n", r.Server, r.AtOnce, r.Rollouts, float64(r.Rollouts)/r.Took.Seconds(),
+			r.Usage.CPU.Seconds()*1000/float64(r.Rollouts), mib(r.Usage.Peak), float64(r.Usage.Peak-r.Usage.Before)/float64(r.AtOnce)/1024)
+	}
+	_ = w.Flush() // standard output
+}
+
+func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
