@@ -10,11 +10,12 @@ NODES ?= 1
 KAFKA := .cache/kafka
 PYTHON := .cache/python
 TORCH := .cache/torch
+VERIFIERS := 0.4.0 0.2.1 0.1.14
 OPENENV := .cache/openenv
 # One that has died and is not buried yet is called otherwise.
 KAFKA_RUNS = ps -p "$$(cat $(KAFKA)/pid 2>/dev/null || echo 0)" -o comm= 2>/dev/null | grep -q 'prl-kafka$$'
 
-.PHONY: help build run test race fuzz bench lint generate chaos kafka kafka-stop python openenv torch bench-gpu
+.PHONY: help build run test race fuzz bench lint generate chaos kafka kafka-stop python openenv torch verifiers bench-gpu
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,6 +89,14 @@ torch: $(TORCH)/installed ## PyTorch for [trainer] learner = "torch", in .cache/
 $(TORCH)/installed: stages/trainer/torch/pyproject.toml stages/trainer/torch/install.py
 	@python3 -m venv --clear $(TORCH)
 	@$(TORCH)/bin/python stages/trainer/torch/install.py
+	@touch $@
+
+verifiers: $(VERIFIERS:%=.cache/verifiers-%/installed) ## the versions of the Python package verifiers that its bridge is tested with, in .cache (0.7 GB); needs Python 3.11
+
+.cache/verifiers-%/installed: stages/envserver/bridge/verifiers/testdata/%/requirements.txt
+	@python3 -m venv --clear $(@D)
+	@$(@D)/bin/pip install -q --disable-pip-version-check $$(grep ^uv== $<)
+	@$(@D)/bin/uv pip install -q --python $(@D)/bin/python --compile-bytecode -r $<
 	@touch $@
 
 bench-gpu: torch ## how fast the torch learner trains a model of Qwen3-0.6B's shape on a GPU; without one a tiny model on the CPU

@@ -158,10 +158,14 @@ func (w *words) Write(b []byte) (int, error) {
 	return w.text.Write(b)
 }
 
-func (w *words) has(part string) bool {
+func (w *words) has(part string) bool { return w.count(part) > 0 }
+
+func (w *words) count(part string) int { return strings.Count(w.String(), part) }
+
+func (w *words) String() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return strings.Contains(w.text.String(), part)
+	return w.text.String()
 }
 
 // listen makes a runtime log to where the test can search.
@@ -235,7 +239,7 @@ func TestFaultsEndInProgress(t *testing.T) {
 			}
 			noMore(t, rt, TopicSamples, int(groups))
 			if over := log.has("stage starts over"); over == c.overcome {
-				t.Errorf("it started over: %v, want %v\n%s", over, !c.overcome, log.text.String())
+				t.Errorf("it started over: %v, want %v\n%s", over, !c.overcome, log)
 			}
 		})
 	}

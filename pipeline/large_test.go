@@ -66,7 +66,7 @@ func TestEmissionTooLarge(t *testing.T) {
 		}
 	}
 	if !log.has("make rollouts shorter or groups smaller") || log.has("starts over") {
-		t.Errorf("the log does not say what to do: %s", log.text.String())
+		t.Errorf("the log does not say what to do: %s", log)
 	}
 }
 

@@ -85,7 +85,7 @@ func TestFirstStateComesFirst(t *testing.T) {
 	worked(t, rt, 4)
 	noMore(t, rt, TopicSamples, 4)
 	if failed.Load() < 2 || !log.has("stage starts over") {
-		t.Errorf("the state record did not fail: %s", log.text.String())
+		t.Errorf("the state record did not fail: %s", log)
 	}
 }
 
@@ -122,6 +122,6 @@ func TestStateSeemsDeleted(t *testing.T) {
 	worked(t, rt, 4)
 	noMore(t, rt, TopicSamples, 4)
 	if told.Load() != lies || !log.has("no state of it was found") {
-		t.Errorf("%d answers were wrong: %s", told.Load(), log.text.String())
+		t.Errorf("%d answers were wrong: %s", told.Load(), log)
 	}
 }

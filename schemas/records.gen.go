@@ -141,25 +141,31 @@ type EvalResult struct {
 	PassStderr float64 `avro:"pass_stderr"`
 	// Policy: the frozen policy that was measured; empty for a version of the one that is trained
 	Policy string `avro:"policy"`
+	// AvgMissing: there is no avg_at_k, which is 0 then: no reward applies to any rollout
+	AvgMissing bool `avro:"avg_missing"`
+	// PassMissing: there is no pass_at_k, which is 0 then: no task has k rollouts to which a reward applies
+	PassMissing bool `avro:"pass_missing"`
 }
 
 func (r *EvalResult) native() map[string]any {
 	return map[string]any{
-		"eval":        r.Eval,
-		"env":         r.Env,
-		"version":     r.Version,
-		"examples":    r.Examples,
-		"k":           r.K,
-		"episodes":    r.Episodes,
-		"errored":     r.Errored,
-		"avg_at_k":    r.AvgAtK,
-		"pass_at_k":   r.PassAtK,
-		"rewards":     mapOf(r.Rewards, func(v *float64) any { return *v }),
-		"metrics":     mapOf(r.Metrics, func(v *float64) any { return *v }),
-		"baselines":   mapOf(r.Baselines, func(v *float64) any { return *v }),
-		"avg_stderr":  r.AvgStderr,
-		"pass_stderr": r.PassStderr,
-		"policy":      r.Policy,
+		"eval":         r.Eval,
+		"env":          r.Env,
+		"version":      r.Version,
+		"examples":     r.Examples,
+		"k":            r.K,
+		"episodes":     r.Episodes,
+		"errored":      r.Errored,
+		"avg_at_k":     r.AvgAtK,
+		"pass_at_k":    r.PassAtK,
+		"rewards":      mapOf(r.Rewards, func(v *float64) any { return *v }),
+		"metrics":      mapOf(r.Metrics, func(v *float64) any { return *v }),
+		"baselines":    mapOf(r.Baselines, func(v *float64) any { return *v }),
+		"avg_stderr":   r.AvgStderr,
+		"pass_stderr":  r.PassStderr,
+		"policy":       r.Policy,
+		"avg_missing":  r.AvgMissing,
+		"pass_missing": r.PassMissing,
 	}
 }
 
@@ -179,6 +185,8 @@ func (r *EvalResult) fromNative(m map[string]any) {
 	r.AvgStderr = asDouble(m["avg_stderr"])
 	r.PassStderr = asDouble(m["pass_stderr"])
 	r.Policy = asString(m["policy"])
+	r.AvgMissing = asBool(m["avg_missing"])
+	r.PassMissing = asBool(m["pass_missing"])
 }
 
 // RolloutFate is what became of one rollout of a group.

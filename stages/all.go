@@ -40,6 +40,9 @@ func (a *App) RunAll(ctx context.Context, out io.Writer) error {
 	defer view.follower.Close()
 	if !view.ended() {
 		printer := progress.NewPrinter(out)
+		if err := a.openPage(out); err != nil {
+			return err
+		}
 		wanted := func(s Stage) bool { return s.Optional == nil || s.Optional(a.Config) }
 		if err := a.runStages(ctx, wanted, func(ctx context.Context) error { return view.watch(ctx, printer) }); err != nil {
 			return err

@@ -20,6 +20,8 @@ import (
 	"github.com/prl-project/prl/stages/envserver/envs"
 	"github.com/prl-project/prl/stages/eval"
 	"github.com/prl-project/prl/stages/inference"
+	"github.com/prl-project/prl/stages/ui"
+	"github.com/prl-project/prl/stages/ui/flow"
 )
 
 // App is what the stages of one process share.
@@ -37,6 +39,10 @@ type App struct {
 	closers []io.Closer
 	// readers are, by the name in pipeline.Topics, the stages that keep state on what they have read of a topic.
 	readers map[string][]string
+	// picture is the flow, as the page draws it.
+	picture []flow.Stage
+	// shown is the page where it listens already.
+	shown *ui.UI
 }
 
 // NewApp joins a configuration to brokers that run. It makes no connection.
@@ -59,7 +65,7 @@ func NewApp(cfg *Config, brokers []string, instance string, log *slog.Logger) (*
 		return nil, errors.Join(err, blobs.Close())
 	}
 	reg := prometheus.NewRegistry()
-	return &App{Config: cfg, Registry: reg, readers: readers(), Runtime: &pipeline.Runtime{
+	return &App{Config: cfg, Registry: reg, readers: readers(), picture: picture(), Runtime: &pipeline.Runtime{
 		Run: cfg.Run, Brokers: brokers, Kafka: cfg.Kafka, Instance: instance, Blobs: blobs, Scratch: filepath.Join(dir, "scratch"), Schemas: registry, Log: log,
 		Metrics: pipeline.NewMetrics(reg), Registry: reg, Health: &pipeline.Health{},
 	}}, nil

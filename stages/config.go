@@ -18,6 +18,7 @@ import (
 	"github.com/prl-project/prl/stages/scorer"
 	"github.com/prl-project/prl/stages/sink"
 	"github.com/prl-project/prl/stages/trainer"
+	"github.com/prl-project/prl/stages/ui"
 )
 
 // Config is the whole configuration: a section for the run, one for each stage, and one for each environment and eval.
@@ -48,6 +49,7 @@ type Config struct {
 	Model     trainer.ModelConfig               `toml:"model"`
 	Sink      sink.Config                       `toml:"sink"`
 	Cleanup   cleanup.Config                    `toml:"cleanup"`
+	UI        ui.Config                         `toml:"ui"`
 	Blobs     pipeline.BlobsConfig              `toml:"blobs"`
 }
 
@@ -63,7 +65,7 @@ func DefaultConfig() *Config {
 		Broker: broker.DefaultConfig(), Emitter: emitter.DefaultConfig(), EnvServer: envserver.DefaultConfig(),
 		Inference: inference.DefaultConfig(), Scorer: scorer.DefaultConfig(), Packer: packer.DefaultConfig(),
 		Trainer: trainer.DefaultConfig(), Model: trainer.DefaultModelConfig(), Sink: sink.DefaultConfig(), Cleanup: cleanup.DefaultConfig(),
-		Blobs: pipeline.DefaultBlobsConfig(),
+		Blobs: pipeline.DefaultBlobsConfig(), UI: ui.DefaultConfig(),
 	}
 }
 
@@ -94,7 +96,7 @@ func (c *Config) Validate() error {
 	if c.Brokers[0] == Embedded && c.Kafka.Enabled() {
 		return fmt.Errorf("brokers = [%q] with a section [kafka]: the embedded broker has no TLS and no users; leave one of the two out", Embedded)
 	}
-	for _, section := range []interface{ Validate() error }{c.Kafka, c.SchemaRegistry, c.Broker, c.EnvServer, c.Inference, c.Packer, c.Trainer, c.Model, c.Sink, c.Cleanup, c.Blobs} {
+	for _, section := range []interface{ Validate() error }{c.Kafka, c.SchemaRegistry, c.Broker, c.EnvServer, c.Inference, c.Packer, c.Trainer, c.Model, c.Sink, c.Cleanup, c.UI, c.Blobs} {
 		if err := section.Validate(); err != nil {
 			return err
 		}

@@ -136,7 +136,7 @@ func bar(p eval.Progress, k int) progress.Bar {
 			b.Note += fmt.Sprintf(", %d rollouts failed", p.Failed)
 		}
 		if p.Done > 0 {
-			b.Note += fmt.Sprintf(", avg@%d %s", k, progress.Interval(p.Result.AvgAtK, p.Result.AvgStderr))
+			b.Note += fmt.Sprintf(", avg@%d %s", k, progress.Avg(p.Result))
 		}
 	}
 	return b

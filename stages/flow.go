@@ -18,6 +18,7 @@ import (
 	"github.com/prl-project/prl/stages/scorer"
 	"github.com/prl-project/prl/stages/sink"
 	"github.com/prl-project/prl/stages/trainer"
+	"github.com/prl-project/prl/stages/ui"
 )
 
 // A Kind says what shell a stage has.
@@ -173,6 +174,12 @@ var Flow = []Stage{
 		New: func(a *App, s Stage) (Runner, error) {
 			return cleanup.New(a.Runtime, a.Config.Cleanup, a.Config.Sink.Dir, a.readers, a.Config.Evals)
 		},
+	},
+	{
+		Name: ui.Name, Does: "shows the run to people", Kind: Special, Key: "as many as one likes",
+		Tables:   ui.Topics(AllTasks),
+		Optional: func(c *Config) bool { return c.UI.Enabled },
+		New:      func(a *App, s Stage) (Runner, error) { return a.page(ui.Options{Live: true}) },
 	},
 }
 

@@ -18,11 +18,12 @@ import (
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/stages"
 	"github.com/prl-project/prl/stages/broker"
+	"github.com/prl-project/prl/stages/ui"
 )
 
 const description = `prl trains language models with reinforcement learning: every hop is a Kafka topic, every stage can be killed at any time, every rollout can be asked with SQL.
 
-Stages: all (everything here, with an embedded broker), broker, emitter, envserver, inference, scorer, packer, trainer, eval, sink, cleanup, setup, audit, replay.
+Stages: all (everything here, with an embedded broker), broker, emitter, envserver, inference, scorer, packer, trainer, eval, sink, cleanup, ui, setup, audit, replay.
 
   prl-stage --stage all --config configs/demo.toml
   prl-stage --stage envserver --env wordle
@@ -34,6 +35,7 @@ Stages: all (everything here, with an embedded broker), broker, emitter, envserv
   prl-stage --stage eval --env wordle --policy latest    measures one policy version now
   prl-stage --stage setup      makes the topics of a run and ends, for stages that may not (deploy/kafka/acls.csv)
   prl-stage --stage replay --run demo --topic traces     looks at what a run has recorded under other settings
+  prl-stage --stage ui --run demo    the page of a run: live while it runs, from its files afterwards
   prl-stage --stage audit      holds what a run has left behind to what must always hold; exits with 1 if it does not
 
 Settings come from --config, then from variables PRL__SECTION__KEY, then from --set, each over the ones before.`
@@ -121,6 +123,9 @@ func run(f flags) error {
 	}
 	if f.Serve.Serve != "" {
 		return serveEnv(ctx, f, cfg, os.Stdout)
+	}
+	if f.Stage == ui.Name && cfg.Brokers[0] == stages.Embedded {
+		return showRun(ctx, f, cfg)
 	}
 	stage, err := stages.Find(f.Stage)
 	if err != nil && f.Stage != stages.SetupName {

@@ -28,6 +28,7 @@ type tryFlags struct {
 	TokenEnv  string `help:"Environment variable with it." placeholder:"NAME" group:"One environment by hand, without a broker (--stage envserver --env NAME):"`
 	Cleartext bool   `help:"Send the token without TLS to another machine." group:"One environment by hand, without a broker (--stage envserver --env NAME):"`
 	Parallel  *int   `help:"Rollouts of --try at once (8)." placeholder:"N" group:"One environment by hand, without a broker (--stage envserver --env NAME):"`
+	Alt       bool   `help:"With --try: show a model that reads only text the alt texts of images." group:"One environment by hand, without a broker (--stage envserver --env NAME):"`
 	JSON      bool   `name:"json" help:"With --try: a JSON object per rollout, a line each, on the output; all else beside it." group:"One environment by hand, without a broker (--stage envserver --env NAME):"`
 }
 
@@ -37,15 +38,15 @@ func (f flags) plays() bool { return f.Try.Play || f.Try.Try != nil }
 // checkTry refuses flags of playing by hand where nothing is, or where they do not apply.
 func (f flags) checkTry() error {
 	t := f.Try
-	const ask = "--url, --model, --token-file, --token-env, --cleartext, --temperature, --parallel and --json"
-	asks := t.Model != "" || t.TokenFile != "" || t.TokenEnv != "" || t.Cleartext || t.Parallel != nil || t.JSON
+	const ask = "--url, --model, --token-file, --token-env, --cleartext, --temperature, --parallel, --alt and --json"
+	asks := t.Model != "" || t.TokenFile != "" || t.TokenEnv != "" || t.Cleartext || t.Parallel != nil || t.Alt || t.JSON
 	switch {
 	case !f.plays():
 		if f.Serve.Serve != "" { // which has a token, too
-			asks = t.Model != "" || t.Cleartext || t.Parallel != nil || t.JSON
+			asks = t.Model != "" || t.Cleartext || t.Parallel != nil || t.Alt || t.JSON
 		}
 		if asks || t.Task != 0 || t.Split != "" && t.Split != string(env.Train) || t.Seed != nil {
-			return fmt.Errorf("--task, --split, --seed, --model, --token-file, --token-env, --cleartext, --parallel and --json are for --play and --try N")
+			return fmt.Errorf("--task, --split, --seed, --model, --token-file, --token-env, --cleartext, --parallel, --alt and --json are for --play and --try N")
 		}
 	case t.Play && t.Try != nil:
 		return fmt.Errorf("--play and --try: leave one out")
@@ -87,7 +88,7 @@ func playByHand(ctx context.Context, f flags, cfg *stages.Config) error {
 		section = emitter.DefaultEnvConfig()
 	}
 	r := &try.Run{
-		Env: e, Tasks: tasks, Rollouts: *t.Try, Parallel: 8, JSON: t.JSON, Log: logger(f, slog.LevelWarn),
+		Env: e, Tasks: tasks, Rollouts: *t.Try, Parallel: 8, Alt: t.Alt, JSON: t.JSON, Log: logger(f, slog.LevelWarn),
 		Server:   try.Server{Model: t.Model, TokenFile: t.TokenFile, TokenEnv: t.TokenEnv, Cleartext: t.Cleartext},
 		Sampling: try.Sampling{Temperature: section.Temperature, MaxTokens: section.MaxTokens, MaxRolloutTokens: section.MaxRolloutTokens, Seed: t.Seed},
 		Limits: try.Limits{

@@ -55,9 +55,11 @@ WHERE kafka_error IS NULL;
 
 -- One row per eval of a policy version, or of a frozen policy. avg_at_k ± 1.96 * avg_stderr is the 95 % confidence
 -- interval, over the tasks that were played (arXiv:2411.00640). Evals by hand have names that begin with by-hand/; of one that was
--- resumed the newest result counts.
+-- resumed the newest result counts. avg_at_k and pass_at_k are NULL where no reward applied.
 CREATE OR REPLACE VIEW evals AS
-SELECT * EXCLUDE (kafka_error, kafka_raw)
+SELECT * EXCLUDE (kafka_error, kafka_raw, avg_missing, pass_missing)
+  REPLACE (CASE WHEN avg_missing THEN NULL ELSE avg_at_k END AS avg_at_k, CASE WHEN avg_missing THEN NULL ELSE avg_stderr END AS avg_stderr,
+           CASE WHEN pass_missing THEN NULL ELSE pass_at_k END AS pass_at_k, CASE WHEN pass_missing THEN NULL ELSE pass_stderr END AS pass_stderr)
 FROM read_parquet(getvariable('run') || '/parquet/evals/*.parquet', union_by_name = true)
 WHERE kafka_error IS NULL
 QUALIFY eval NOT LIKE 'by-hand/%' OR row_number() OVER (PARTITION BY eval, version, policy ORDER BY kafka_offset DESC) = 1;

@@ -15,6 +15,8 @@ func TestConfig(t *testing.T) {
 		"request_timeout = -1ns": func(c *Config) { c.RequestTimeout = -1 },
 		"retries = -1":           func(c *Config) { c.Retries = -1 },
 		"env_timeout = 0s":       func(c *Config) { c.EnvTimeout = 0 },
+		"max_env_bytes = 1":      func(c *Config) { c.MaxEnvBytes = 1 },
+		"max_stuck = 0":          func(c *Config) { c.MaxStuck = 0 },
 		"max_crashes = 0":        func(c *Config) { c.MaxCrashes = 0 },
 		"drain = -1ns":           func(c *Config) { c.Drain = -1 },
 	} {

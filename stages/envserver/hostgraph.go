@@ -28,6 +28,7 @@ type point struct {
 	tools string           // that the policy was told of
 	asked []render.Message // since the point before
 	said  render.Message   // as the host got it
+	taken int              // how often it was gone on from
 	next  []*point
 }
 
@@ -56,6 +57,7 @@ func (g *hostGraph) begin(a inference.Ask) (c hostCall, err error) {
 		return c, nil
 	}
 	if c.from, c.messages = deepest(g.first, a.Messages, told(a.Tools)); c.from != nil {
+		c.from.taken++
 		c.tokens = slices.Clone(c.from.tokens)
 		c.shown, err = r.Extend(c.from.answer, c.messages)
 	} else {
@@ -143,7 +145,7 @@ func (g *hostGraph) child(parent int, is func(schemas.Node) bool) int {
 }
 
 // deepest is the point furthest on whose history the messages begin with, and the messages behind it, of which there is one at
-// least; nil if there is none.
+// least; nil if there is none. Of several, which were told and said the same, it is the one least gone on from.
 func deepest(points []*point, messages []render.Message, tools string) (found *point, rest []render.Message) {
 	for _, p := range points {
 		n := len(p.asked)
@@ -154,7 +156,7 @@ func deepest(points []*point, messages []render.Message, tools string) (found *p
 		if at == nil {
 			at, behind = p, messages[n+1:]
 		}
-		if found == nil || len(behind) < len(rest) {
+		if found == nil || len(behind) < len(rest) || len(behind) == len(rest) && at.taken < found.taken {
 			found, rest = at, behind
 		}
 	}

@@ -13,6 +13,7 @@ type metrics struct {
 	reruns   *prometheus.CounterVec // by env, why
 	turns    *prometheus.HistogramVec
 	seconds  *prometheus.HistogramVec // by env, part
+	stuck    *prometheus.GaugeVec     // by env
 }
 
 // Why rollouts are run again.
@@ -33,6 +34,8 @@ func newMetrics(p *pool) *metrics {
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "prl_envserver_rollout_seconds",
 			Help: "Time of a rollout by part: setup, generation, environment, scoring, teardown.", Buckets: prometheus.ExponentialBuckets(0.0001, 4, 12)}, []string{"env", "part"}),
 	}
+	m.stuck = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "prl_envserver_stuck_calls",
+		Help: "Calls of an environment that should have returned and have not; from max_stuck on nothing of it is begun."}, []string{"env"})
 	gauge := func(name, help string, value func() int) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
 			p.mu.Lock()
@@ -40,7 +43,7 @@ func newMetrics(p *pool) *metrics {
 			return float64(value())
 		})
 	}
-	m.all = []prometheus.Collector{m.rollouts, m.reruns, m.turns, m.seconds,
+	m.all = []prometheus.Collector{m.rollouts, m.reruns, m.turns, m.seconds, m.stuck,
 		gauge("prl_envserver_slots_used", "Rollouts that run or are about to.", func() int { return p.used }),
 		gauge("prl_envserver_tasks_open", "Tasks that wait or run.", func() int { return len(p.jobs) }),
 	}
@@ -79,6 +82,9 @@ func (s *Server) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (s *Server) Collect(ch chan<- prometheus.Metric) {
+	for _, p := range s.players {
+		s.metrics.stuck.WithLabelValues(p.info.Name).Set(float64(p.overdue.calls.Load()))
+	}
 	for _, c := range s.metrics.all {
 		c.Collect(ch)
 	}

@@ -17,6 +17,16 @@ import (
 // qwen3 is the renderer of a tokenizer of the 256 bytes with Qwen3's added tokens.
 func qwen3(t testing.TB) render.Renderer {
 	t.Helper()
+	r, err := render.New("", qwen3Tokenizer(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// qwen3Tokenizer is its tokenizer.json, with more tokens at the end.
+func qwen3Tokenizer(t testing.TB, more ...string) []byte {
+	t.Helper()
 	vocab, next := map[string]int{}, rune(256)
 	for b := range 256 { // GPT-2's characters for bytes
 		r := rune(b)
@@ -26,7 +36,8 @@ func qwen3(t testing.TB) render.Renderer {
 		vocab[string(r)] = b
 	}
 	var added []any
-	for i, name := range []string{"<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>"} {
+	names := []string{"<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>"}
+	for i, name := range append(names, more...) {
 		added = append(added, map[string]any{"id": 256 + i, "content": name, "special": i < 2})
 	}
 	data, err := json.Marshal(map[string]any{
@@ -36,11 +47,7 @@ func qwen3(t testing.TB) render.Renderer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := render.New("", data)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
+	return data
 }
 
 // speaks is a model that says the texts, in which the names of tokens are these, one after the other and the last ever

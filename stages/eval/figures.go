@@ -123,6 +123,7 @@ func addTo(m map[string]*mean, name string, v float64) {
 func (f *figures) write(res *schemas.EvalResult) {
 	res.Episodes, res.Errored = f.ok, f.failed
 	res.AvgAtK, res.PassAtK = f.avg.value(), f.pass.value()
+	res.AvgMissing, res.PassMissing = f.avg.n == 0, f.pass.n == 0
 	res.AvgStderr, res.PassStderr = f.avg.stderr(), f.pass.stderr()
 	res.Rewards, res.Metrics = values(f.reward), values(f.metric)
 }

@@ -55,6 +55,12 @@ func OpenEnv(t testing.TB, dir string) {
 	installed(t, dir, "PRL_TEST_OPENENV", "no OpenEnv: `make openenv` installs it")
 }
 
+// Verifiers wants a version of the Python package verifiers in dir, where `make verifiers` puts them, and a run that is not -short.
+func Verifiers(t testing.TB, dir string) {
+	t.Helper()
+	installed(t, dir, "PRL_TEST_VERIFIERS", "no verifiers: `make verifiers` installs it")
+}
+
 func installed(t testing.TB, dir, variable, why string) {
 	t.Helper()
 	if testing.Short() {
@@ -62,4 +68,19 @@ func installed(t testing.TB, dir, variable, why string) {
 	}
 	_, err := os.Stat(filepath.Join(dir, "installed"))
 	That(t, err == nil, variable, why)
+}
+
+// Chromium wants a Chromium, which `make chromium` installs, and a run that is not -short. It gives its path.
+func Chromium(t testing.TB) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: no browser")
+	}
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	That(t, false, "PRL_TEST_CHROMIUM", "no Chromium on PATH: `make chromium` installs it")
+	return ""
 }

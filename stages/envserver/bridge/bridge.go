@@ -1,5 +1,7 @@
 // Package bridge opens environments that are not in this binary, by their source: what comes before the first colon says how
-// they are spoken to, the rest which one is meant. "python:module:Class" is a plain Python class, see package python there.
+// they are spoken to, the rest which one is meant. "python:module:Class" is a plain Python class, see package
+// python there; "openenv:http://host:8000" is what an OpenEnv server has, see package openenv; "verifiers:gsm8k" is an environment
+// of the Python package verifiers, see package verifiers.
 package bridge
 
 import (
@@ -9,7 +11,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/prl-project/prl/stages/envserver/bridge/openenv"
 	"github.com/prl-project/prl/stages/envserver/bridge/python"
+	"github.com/prl-project/prl/stages/envserver/bridge/verifiers"
 	"github.com/prl-project/prl/stages/envserver/env"
 )
 
@@ -23,19 +27,46 @@ type scheme struct {
 }
 
 var schemes = map[string]scheme{
-	"python": {like: "python:module:Class", open: openPython, words: afterColon},
+	"openenv":   {like: "openenv:http://host:8000", open: openOpenEnv, words: place},
+	"python":    {like: "python:module:Class", open: made(python.Defaults, python.New), words: afterColon},
+	"verifiers": {like: "verifiers:gsm8k", open: made(verifiers.Defaults, verifiers.New), words: plain},
 }
 
-func openPython(name, target, logs string, decode func(any) error) (env.Environment, error) {
-	config := python.Defaults()
+// made opens environments by a constructor, with options over their defaults.
+func made[C any, E env.Environment](defaults func() C, construct func(name, target, logs string, config C) (E, error)) func(
+	name, target, logs string, decode func(any) error) (env.Environment, error) {
+	return func(name, target, logs string, decode func(any) error) (env.Environment, error) {
+		config := defaults()
+		if err := decode(&config); err != nil {
+			return nil, err
+		}
+		e, err := construct(name, target, logs, config)
+		if err != nil {
+			return nil, err
+		}
+		return e, nil
+	}
+}
+
+func openOpenEnv(name, target, _ string, decode func(any) error) (env.Environment, error) {
+	config := openenv.Defaults()
 	if err := decode(&config); err != nil {
 		return nil, err
 	}
-	e, err := python.New(name, target, logs, config)
+	e, err := openenv.New(name, target, config)
 	if err != nil {
 		return nil, err
 	}
 	return e, nil
+}
+
+// place says where a URL leads; an address alone would be no name.
+func place(target string) string { return "openenv" + target[strings.LastIndex(target, "//")+1:] }
+
+// plain is an id of a hub, "owner/name@version", without owner and version.
+func plain(id string) string {
+	id, _, _ = strings.Cut(id[strings.LastIndex(id, "/")+1:], "@")
+	return id
 }
 
 func afterColon(target string) string { return target[strings.LastIndex(target, ":")+1:] }

@@ -12,6 +12,8 @@ import (
 func TestName(t *testing.T) {
 	for source, want := range map[string]string{
 		"python:games:WordGame": "word-game", "python:a.b:Inner.My_Env2": "inner-my-env2", "python:games:HTTP": "http",
+		"verifiers:gsm8k": "gsm8k", "verifiers:some-one/Word_Game@1.2": "word-game",
+		"openenv:http://localhost:8000": "openenv-localhost-8000", "openenv:https://games.example.com/echo/": "openenv-games-example-com-echo",
 	} {
 		if got, err := Name(source); err != nil || got != want {
 			t.Errorf("%s: %q, %v, want %q", source, got, err, want)
@@ -42,6 +44,10 @@ func TestOpen(t *testing.T) {
 	for _, test := range []struct{ source, options, want string }{
 		{"ruby:lockbox:Lockbox", "", "python:module:Class"},
 		{"python:lockbox", "", "python:<module>:<class>"},
+		{"openenv:localhost:8000", "", "openenv:<url>"},
+		{"openenv:http://localhost:8000", "turns = 0", "turns"},
+		{"verifiers:gsm8k", "python = 'no-such-python'", "no-such-python"},
+		{"verifiers:gsm8k", "pool = 'big'", "elastic or static"},
 		{"python:lockbox:Lockbox", "paths = 'x'", "strict"},
 		{"python:lockbox:Lockbox", "turns = 0", "turns"},
 	} {

@@ -94,8 +94,11 @@ func (m *method) check(text string) error {
 	return nil
 }
 
-// uniqueKeys refuses an object that names a property twice, at any depth: encoding/json would silently take the last one. Text
-// that is no JSON passes; it is refused elsewhere.
+// maxDepth is how deep arguments may be nested; the check against a schema takes longer than in proportion to it.
+const maxDepth = 64
+
+// uniqueKeys refuses an object that names a property twice, at any depth: encoding/json would silently take the last one; and
+// one that is nested too deep. Text that is no JSON passes; it is refused elsewhere.
 func uniqueKeys(text string) error {
 	d := json.NewDecoder(bytes.NewReader([]byte(text)))
 	type level struct {
@@ -121,6 +124,9 @@ func uniqueKeys(text string) error {
 		}
 		if top != nil && top.keys != nil {
 			top.key = true
+		}
+		if len(levels) > maxDepth {
+			return fmt.Errorf("nested more than %d deep", maxDepth)
 		}
 		switch token {
 		case json.Delim('{'):

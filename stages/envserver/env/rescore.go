@@ -94,6 +94,6 @@ func seen(shown, said []Message, tools bool) bool {
 		case tools && a.Role == RoleSystem:
 			return strings.HasPrefix(a.Content, b.Content)
 		}
-		return a.Content == strings.ToValidUTF8(b.Content, "\uFFFD")
+		return strings.ToValidUTF8(a.Content, "\uFFFD") == strings.ToValidUTF8(b.Content, "\uFFFD")
 	})
 }

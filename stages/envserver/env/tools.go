@@ -144,6 +144,9 @@ func sourceTools(s ToolSource) (*toolset, error) {
 		if err != nil {
 			return nil, fmt.Errorf("tool %s: resolve schema: %w", tool.Name, err)
 		}
+		if err := checkSchema(tool.Schema); err != nil {
+			return nil, fmt.Errorf("tool %s: %w", tool.Name, err)
+		}
 		ts.byName[tool.Name] = &method{source: true, schema: resolved}
 	}
 	return ts, nil

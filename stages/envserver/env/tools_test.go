@@ -116,7 +116,7 @@ func TestCall(t *testing.T) {
 		{"Draw", `{"from":{"x":1},"colour":"red","colour":"blue"}`, `"colour" is given twice`},
 		{"Draw", `{"from":{"x":1,"x":2},"colour":"red"}`, `"x" is given twice`},
 		{"Draw", `{"from":{"x":1},"to":[{"x":1},{"x":1,"x":1}],"colour":"red"}`, `"x" is given twice`},
-		{"Draw", strings.Repeat("[", 1e5), "not JSON"},
+		{"Draw", strings.Repeat("[", 1e5), "nested more than 64 deep"},
 		{"Wait", `{"seconds":1}`, "seconds"},
 	} {
 		m, err := Call(context.Background(), &drawing{}, ToolCall{ID: "7", Name: test.name, Arguments: test.args})

@@ -10,6 +10,7 @@ import (
 	"github.com/prl-project/prl/stages/envserver/env"
 	"github.com/prl-project/prl/stages/envserver/envs/alphabetsort"
 	"github.com/prl-project/prl/stages/envserver/envs/catch"
+	"github.com/prl-project/prl/stages/envserver/envs/colorcodeword"
 	"github.com/prl-project/prl/stages/envserver/envs/echo"
 	"github.com/prl-project/prl/stages/envserver/envs/gsm"
 	"github.com/prl-project/prl/stages/envserver/envs/judge"
@@ -17,21 +18,24 @@ import (
 	"github.com/prl-project/prl/stages/envserver/envs/reversetext"
 	"github.com/prl-project/prl/stages/envserver/envs/sudoku"
 	"github.com/prl-project/prl/stages/envserver/envs/tooluse"
+	"github.com/prl-project/prl/stages/envserver/envs/twoplayer"
 	"github.com/prl-project/prl/stages/envserver/envs/wordle"
 )
 
 // Registry maps the name of an environment to its constructor.
 var Registry = map[string]New{
-	"alphabet-sort": with(alphabetsort.Defaults, alphabetsort.New),
-	"catch":         with(catch.Defaults, catch.New),
-	"echo":          with(echo.Defaults, echo.New),
-	"gsm":           with(gsm.Defaults, gsm.New),
-	"judge":         with(judge.Defaults, judge.New),
-	"python":        with(python.Defaults, python.New),
-	"reverse-text":  with(reversetext.Defaults, reversetext.New),
-	"sudoku":        with(sudoku.Defaults, sudoku.New),
-	"tool-use":      with(tooluse.Defaults, tooluse.New),
-	"wordle":        with(wordle.Defaults, wordle.New),
+	"alphabet-sort":  with(alphabetsort.Defaults, alphabetsort.New),
+	"catch":          with(catch.Defaults, catch.New),
+	"color-codeword": with(colorcodeword.Defaults, colorcodeword.New),
+	"echo":           with(echo.Defaults, echo.New),
+	"gsm":            with(gsm.Defaults, gsm.New),
+	"judge":          with(judge.Defaults, judge.New),
+	"python":         with(python.Defaults, python.New),
+	"reverse-text":   with(reversetext.Defaults, reversetext.New),
+	"sudoku":         with(sudoku.Defaults, sudoku.New),
+	"tool-use":       with(tooluse.Defaults, tooluse.New),
+	"two-player":     with(twoplayer.Defaults, twoplayer.New),
+	"wordle":         with(wordle.Defaults, wordle.New),
 }
 
 // New makes an environment with options. decode fills the environment's Config, which has its defaults already (a pointer to a

@@ -26,6 +26,7 @@ type flags struct {
 	Concurrency int           `default:"10000" help:"Rollouts at once."`
 	Rollouts    int           `help:"Rollouts in all; default: twice as many as at once."`
 	Takes       time.Duration `default:"20s" help:"What the model takes for an answer."`
+	Memory      string        `default:"800MiB" help:"GOMEMLIMIT of this project's server: what the garbage collector aims at."`
 	Python      string        `help:"Python of an environment with verifiers in it (make verifiers); empty for none." placeholder:"FILE"`
 	PythonOnce  int           `default:"1000" help:"Rollouts at once of the server in Python."`
 	Profiles    string        `help:"Folder for heap and goroutine profiles of the first server, taken while it is full." placeholder:"DIR"`
@@ -69,17 +70,17 @@ func run(ctx context.Context, f flags) error {
 		return err
 	}
 	defer m.stop()
-	ours, err := playOurs(ctx, f, dir, m)
-	if err != nil {
-		return fmt.Errorf("%w (its log: %s)", err, dir)
-	}
-	results := []result{ours}
+	players := []func(context.Context, flags, string, *model) (result, error){playOurs}
 	if f.Python != "" {
-		theirs, err := playVerifiers(ctx, f, dir, m)
+		players = append(players, playVerifiers)
+	}
+	var results []result
+	for _, play := range players {
+		r, err := play(ctx, f, dir, m)
 		if err != nil {
-			return fmt.Errorf("%w (its log: %s)", err, dir)
+			return fmt.Errorf("%w (logs: %s)", err, dir)
 		}
-		results = append(results, theirs)
+		results = append(results, r)
 	}
 	show(results)
 	for _, r := range results {

@@ -167,7 +167,7 @@ func startOurs(ctx context.Context, f flags, dir string, rt *pipeline.Runtime, m
 	}
 	defer log.Close()
 	s := &server{cmd: exec.CommandContext(ctx, f.Binary, args...), telemetry: "http://" + port, ended: make(chan struct{})}
-	s.cmd.Stderr = log
+	s.cmd.Stderr, s.cmd.Env = log, append(os.Environ(), "GOMEMLIMIT="+f.Memory)
 	if err := s.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", f.Binary, err)
 	}

@@ -119,3 +119,6 @@ func guarded[T any](ctx context.Context, call func(context.Context) (T, error)) 
 func (s Served) Task(ctx context.Context, split env.Split, index int) (json.RawMessage, error) {
 	return within(ctx, &Episode{limit: s.Limit}, "task", func(context.Context) (json.RawMessage, error) { return s.Env.Task(split, index) })
 }
+
+// Agents are those of an episode that has several.
+func (e *Episode) Agents() []string { return e.session.Agents() }

@@ -23,6 +23,7 @@ type client struct {
 	server  Server
 	base    string
 	http    *http.Client
+	header  http.Header // of every request, beside our own
 	retries int
 	timeout time.Duration // of one try; 0 for none
 	pause   time.Duration // before the first retry; later ones are longer
@@ -152,6 +153,9 @@ func (c *client) once(ctx context.Context, method, path string, body []byte) ([]
 	request, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
+	}
+	for name, values := range c.header {
+		request.Header[name] = values
 	}
 	request.Header.Set("Content-Type", "application/json")
 	token, err := c.server.Token()

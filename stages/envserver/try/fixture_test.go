@@ -175,7 +175,7 @@ func serveOpenAI(t *testing.T, answer func(r request) any) *openAI {
 			t.Errorf("request %s: %v", body, err)
 			return
 		}
-		fmt.Sscanf(*req.Messages[1].Content, "%d + %d", &req.a, &req.b)
+		fmt.Sscanf(fmt.Sprint(req.Messages[1].Content), "%d + %d", &req.a, &req.b)
 		for _, m := range req.Messages {
 			if m.Role == "assistant" {
 				req.turn++

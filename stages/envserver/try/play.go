@@ -30,7 +30,9 @@ func (p Play) Run(ctx context.Context, in io.Reader, out io.Writer) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	c := &console{Play: p, lines: readLines(ctx, in), printer: printer{out: out}}
+	pictures := &album{}
+	defer pictures.remove()
+	c := &console{Play: p, lines: readLines(ctx, in), printer: printer{out: out, place: pictures.add}}
 	c.printf("%s\n", help)
 	var totals []float64
 	played := 0
@@ -89,6 +91,10 @@ func (c *console) episode(ctx context.Context, i int, scored func(env.Score)) (e
 	defer func() { err = errors.Join(err, s.Close()) }()
 	info := c.Env.Info()
 	c.printf("\n── %s %s: %s ──\n", info.Name, info.Version, g)
+	c.agent = ""
+	if agents := s.Agents(); len(agents) > 0 {
+		c.printf("You play %s, each with a view of its own.\n", strings.Join(agents, " and "))
+	}
 	c.messages(s.Prompt())
 	if tools := s.Tools(); !reflect.DeepEqual(tools, c.told) {
 		c.tools(tools)
@@ -133,7 +139,7 @@ func (c *console) episode(ctx context.Context, i int, scored func(env.Score)) (e
 // reply reads commands and answers them, until there is a reply of the policy. errNext ends the episode.
 func (c *console) reply(ctx context.Context, g game, s *env.Session) (env.Message, error) {
 	for {
-		typed, ok, err := c.ask(ctx, "> ")
+		typed, ok, err := c.ask(ctx, c.agent+"> ")
 		if err != nil {
 			return env.Message{}, err
 		}

@@ -38,11 +38,15 @@ type Result struct {
 	Task      json.RawMessage `json:"task,omitempty"`
 	Messages  []Message       `json:"messages"`
 	// Reward is the weighted sum of those of Rewards that apply; null if none does, or the rollout failed.
-	Reward     *float64            `json:"reward"`
-	Rewards    map[string]*float64 `json:"rewards"`
-	Metrics    map[string]float64  `json:"metrics"`
-	StopReason string              `json:"stop_reason,omitempty"`
-	Truncated  bool                `json:"truncated"`
+	Reward  *float64            `json:"reward"`
+	Rewards map[string]*float64 `json:"rewards"`
+	// Agents are the rewards of agents that have some of their own.
+	Agents     map[string]AgentResult `json:"agents,omitempty"`
+	Metrics    map[string]float64     `json:"metrics"`
+	StopReason string                 `json:"stop_reason,omitempty"`
+	Truncated  bool                   `json:"truncated"`
+	// Info is what an environment that plays rollouts itself tells beside.
+	Info json.RawMessage `json:"info,omitempty"`
 	// Error is why there is no reward; null if there is one, or could be.
 	Error   *Failure `json:"error"`
 	Replies int      `json:"replies"`
@@ -53,6 +57,12 @@ type Result struct {
 
 	weights map[string]float64
 	cause   error // of Error
+}
+
+// AgentResult is what one agent of several got.
+type AgentResult struct {
+	Reward  *float64            `json:"reward"`
+	Rewards map[string]*float64 `json:"rewards"`
 }
 
 // Message is one of the conversation, with what the model thought where its server tells.
@@ -87,11 +97,18 @@ func (res *Result) fail(fault string, err error) {
 }
 
 func (r *Run) play(ctx context.Context, i int, res *Result) (fault string, _ error) {
-	deadline := time.Now().Add(r.Limits.Rollout)
+	limit := r.Limits.Rollout
+	if own := r.Env.Info().Timeout; own > 0 {
+		limit = min(limit, own)
+	}
+	deadline := time.Now().Add(limit)
 	g, err := r.Tasks.game(r.Env, i)
 	res.Split, res.TaskIndex, res.Seed, res.Task = g.split, g.index, g.seed, g.task
 	if err != nil {
 		return faultEnvironment, err
+	}
+	if h, ok := r.Env.(env.Host); ok {
+		return r.host(ctx, h, g, res, deadline)
 	}
 	s, err := limited(ctx, r.Limits.Env, func(ctx context.Context) (*env.Session, error) { return env.Begin(ctx, r.Env, g.task, g.seed) })
 	if err != nil {
@@ -120,6 +137,16 @@ func (res *Result) take(s env.Score) {
 	for name, c := range s.Rewards {
 		res.Rewards[name], res.weights[name] = c.Value, c.Weight
 	}
+	for agent, rewards := range s.Agents {
+		a := AgentResult{rewards.Total(), map[string]*float64{}}
+		for name, c := range rewards {
+			a.Rewards[name] = c.Value
+		}
+		if res.Agents == nil {
+			res.Agents = map[string]AgentResult{}
+		}
+		res.Agents[agent] = a
+	}
 	if res.Metrics == nil {
 		res.Metrics = map[string]float64{}
 	}
@@ -130,19 +157,28 @@ func (r *Run) converse(ctx context.Context, s *env.Session, res *Result, deadlin
 	timed, cancel := context.WithDeadlineCause(ctx, deadline, errDeadline)
 	defer cancel()
 	info, tools := r.Env.Info(), s.Tools()
+	talks := map[string][]chatMessage{} // by agent
+	agent := ""
 	request := chatRequest{Model: r.server.Model, Tools: told(tools), Temperature: r.Sampling.Temperature, MaxTokens: r.Sampling.MaxTokens}
 	if r.Sampling.Seed != nil {
 		seed := *r.Sampling.Seed + int64(res.Rollout)
 		request.Seed = &seed
 	}
-	hear := func(messages []env.Message) {
+	hear := func(messages []env.Message) error {
+		shown, err := sent(messages, r.Alt)
 		for _, m := range messages {
-			res.Messages, request.Messages = append(res.Messages, Message{Message: m}), append(request.Messages, sent(m))
+			agent = m.Agent
+			res.Messages = append(res.Messages, Message{Message: m})
 		}
+		talks[agent] = append(talks[agent], shown...)
+		return err
 	}
-	hear(s.Prompt())
+	if err := hear(s.Prompt()); err != nil {
+		return "", faultEnvironment, err
+	}
 	for call := 0; ; call++ {
-		a, err := r.client.chat(timed, request, call)
+		request.Messages = talks[agent]
+		a, err := r.answer(timed, request, call)
 		var refused *refusal
 		switch {
 		case errors.Is(err, errDeadline) && call > 0:
@@ -159,7 +195,10 @@ func (r *Run) converse(ctx context.Context, s *env.Session, res *Result, deadlin
 		case info.OneCall && len(said.ToolCalls) > 1:
 			said.ToolCalls = said.ToolCalls[:1]
 		}
-		hear([]env.Message{said})
+		said.Agent = agent
+		if err := hear([]env.Message{said}); err != nil {
+			return "", faultModel, err
+		}
 		res.Messages[len(res.Messages)-1].Reasoning = a.reasoning
 		res.Replies++
 		full := false
@@ -171,7 +210,9 @@ func (r *Run) converse(ctx context.Context, s *env.Session, res *Result, deadlin
 		if err != nil {
 			return "", faultEnvironment, err
 		}
-		hear(turn.Messages)
+		if err := hear(turn.Messages); err != nil {
+			return "", faultEnvironment, err
+		}
 		res.Truncated = turn.Truncated
 		switch short := a.cut && !info.CutReplies; {
 		case turn.Done:
@@ -181,6 +222,16 @@ func (r *Run) converse(ctx context.Context, s *env.Session, res *Result, deadlin
 			return stopMaxTokens, "", nil
 		}
 	}
+}
+
+// answer asks the model, for as long as the environment waits for a reply.
+func (r *Run) answer(ctx context.Context, request chatRequest, call int) (answer, error) {
+	if limit := r.Env.Info().TurnTimeout; limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, limit, errDeadline)
+		defer cancel()
+	}
+	return r.client.chat(ctx, request, call)
 }
 
 // bounded is rollout, given up where the environment does not heed its deadlines.

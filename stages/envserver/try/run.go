@@ -25,6 +25,8 @@ type Run struct {
 	Server   Server
 	Sampling Sampling
 	Limits   Limits
+	// Alt shows images by their alt texts, to a model that reads only text.
+	Alt bool
 	// JSON prints a line for each rollout on the output, and the summary on the other.
 	JSON bool
 	// Log hears of model calls that fail and are tried again.
@@ -156,7 +158,7 @@ func (r *Run) connect(ctx context.Context) error {
 		http: &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
 	}
 	if r.client.pause <= 0 {
-		r.client.pause = 500 * time.Millisecond
+		r.client.pause = usualPause
 	}
 	if r.server.Model != "" {
 		return nil

@@ -16,6 +16,10 @@ import (
 type printer struct {
 	out io.Writer
 	err error
+	// agent is whose messages were shown last, where there are several.
+	agent string
+	// place says where an image can be looked at; nil where it cannot.
+	place func(env.Image) string
 }
 
 func (p *printer) printf(format string, args ...any) {
@@ -27,10 +31,24 @@ func (p *printer) printf(format string, args ...any) {
 // label is as wide as the longest role and a space.
 const label = 11
 
-// messages shows messages, each under its role.
+// messages shows messages, each under its role, and its images in words. Those of another agent than before begin with its name.
 func (p *printer) messages(messages []env.Message) {
 	for _, m := range messages {
-		if m.Content != "" || len(m.ToolCalls) == 0 {
+		if m.Agent != p.agent {
+			p.agent = m.Agent
+			p.printf("(%s)\n", plain(m.Agent))
+		}
+		for _, i := range m.Images {
+			text := i.Alt
+			if text == "" {
+				text = fmt.Sprintf("%s, %d bytes, without words", i.MIME, len(i.Data))
+			}
+			if p.place != nil {
+				text += " — " + p.place(i)
+			}
+			p.labelled("image", text)
+		}
+		if m.Content != "" || len(m.ToolCalls)+len(m.Images) == 0 {
 			p.labelled(string(m.Role), m.Content)
 		}
 		for _, c := range m.ToolCalls {
@@ -126,15 +144,23 @@ func (p *printer) schemas(tools []env.Tool) {
 func (p *printer) score(s env.Score, turns int) {
 	p.printf("\nended      %s, replies: %d\n", plain(s.Stop), turns)
 	p.printf("reward     %s\n", optional(s.Rewards.Total()))
-	for _, name := range slices.Sorted(maps.Keys(s.Rewards)) {
-		r := s.Rewards[name]
-		p.printf("  %-16s %s\n", plain(name), strings.TrimSpace(fmt.Sprintf("%-10s %s", optional(r.Value), weight(r))))
+	p.components(s.Rewards)
+	for _, agent := range slices.Sorted(maps.Keys(s.Agents)) {
+		p.printf("of %s  %s\n", plain(agent), optional(s.Agents[agent].Total()))
+		p.components(s.Agents[agent])
 	}
 	if len(s.Metrics) > 0 {
 		p.printf("metrics\n")
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Metrics)) {
 		p.printf("  %-16s %s\n", plain(name), number(s.Metrics[name]))
+	}
+}
+
+func (p *printer) components(rewards env.Rewards) {
+	for _, name := range slices.Sorted(maps.Keys(rewards)) {
+		r := rewards[name]
+		p.printf("  %-16s %s\n", plain(name), strings.TrimSpace(fmt.Sprintf("%-10s %s", optional(r.Value), weight(r))))
 	}
 }
 

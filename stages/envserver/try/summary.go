@@ -57,7 +57,7 @@ func (v *view) means(row func(name, format string, args ...any), scored int) {
 		row(name, "%-20s  %d%s", newFigure(values), len(values), note)
 	}
 	mean("reward", v.rewards(), "")
-	rewards, metrics := map[string][]float64{}, map[string][]float64{}
+	rewards, metrics, agents := map[string][]float64{}, map[string][]float64{}, map[string][]float64{}
 	weights := map[string]float64{}
 	ends := map[string]int{}
 	truncated := 0
@@ -70,6 +70,11 @@ func (v *view) means(row func(name, format string, args ...any), scored int) {
 				rewards[name] = append(rewards[name], nil...) // it is there, and applies to nobody yet
 			} else {
 				rewards[name] = append(rewards[name], *value)
+			}
+		}
+		for agent, a := range res.Agents {
+			if a.Reward != nil {
+				agents[agent] = append(agents[agent], *a.Reward)
 			}
 		}
 		for name, value := range res.Metrics {
@@ -86,6 +91,9 @@ func (v *view) means(row func(name, format string, args ...any), scored int) {
 			note = "  " + w
 		}
 		mean("  "+name, rewards[name], note)
+	}
+	for _, agent := range slices.Sorted(maps.Keys(agents)) {
+		mean("of "+agent, agents[agent], "  agent")
 	}
 	for _, name := range slices.Sorted(maps.Keys(metrics)) {
 		mean(name, metrics[name], "  metric")

@@ -1,14 +1,16 @@
 // Package try lets a person play an environment in a terminal ([Play]), and a model behind any OpenAI-compatible URL
 // ([Run]). It is for whoever writes an environment or wonders how well a model does in one.
 //
-// The guarantee: it needs no broker and writes nothing but what it prints; the environment is played by the same
-// [env.Session] as in a run; and a rollout that failed has no reward, it is never a zero.
+// The guarantee: it needs no broker and writes nothing but what it prints, and for a person the images, in a temporary folder
+// until the end; the environment is played by the same [env.Session] as in a run; and a rollout that failed has no reward, it
+// is never a zero.
 //
 // What Run prints is not what a run trains on: it asks for text, not for tokens, and an environment that compares the rollouts
 // of a group scores each by itself here.
 //
 // Depends on: package env alone. The wire is OpenAI's chat completions
 // (https://platform.openai.com/docs/api-reference/chat), without streaming.
+// Images go as data: URLs; those of a tool's answer, which has text alone there, in a message of the user behind it.
 package try
 
 import (

@@ -90,6 +90,7 @@ func (v *view) conversation(res *Result) {
 	if res.Task != nil {
 		v.labelled("task", short(string(res.Task), 400))
 	}
+	v.agent = ""
 	for _, m := range res.Messages {
 		if m.Reasoning != "" {
 			v.labelled("(thinks)", short(m.Reasoning, longest))
@@ -115,6 +116,9 @@ func (v *view) conversation(res *Result) {
 	ended := res.StopReason
 	if res.Truncated {
 		ended += " (truncated)"
+	}
+	for _, agent := range slices.Sorted(maps.Keys(res.Agents)) {
+		v.labelled("reward of", agent+" "+optional(res.Agents[agent].Reward))
 	}
 	v.labelled("reward", fmt.Sprintf("%s = %s; ended: %s; %d replies, %.1f s", optional(res.Reward), strings.Join(parts, " + "), ended, res.Replies, res.Seconds))
 }

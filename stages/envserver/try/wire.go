@@ -1,6 +1,7 @@
 package try
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,13 +24,26 @@ type chatRequest struct {
 	Temperature float64       `json:"temperature"`
 	MaxTokens   int           `json:"max_tokens,omitempty"`
 	Seed        *int64        `json:"seed,omitempty"`
+
+	fields map[string]any // further ones, over these; nil leaves one out
 }
 
 type chatMessage struct {
 	Role       string     `json:"role"`
-	Content    *string    `json:"content"` // null beside tool calls
+	Content    any        `json:"content"` // a text, parts, or null beside tool calls
 	ToolCalls  []chatCall `json:"tool_calls,omitempty"`
 	ToolCallID string     `json:"tool_call_id,omitempty"`
+}
+
+// part is one of a content that is not text alone.
+type part struct {
+	Type  string    `json:"type"`
+	Text  string    `json:"text,omitempty"`
+	Image *imageURL `json:"image_url,omitempty"`
+}
+
+type imageURL struct {
+	URL string `json:"url"`
 }
 
 type chatCall struct {
@@ -112,6 +126,7 @@ type answer struct {
 	reasoning string
 	cut       bool   // at the limit of tokens
 	usage     *usage // nil if the server does not say
+	raw       []byte // all that the server said
 }
 
 // usage counts tokens of one model call.
@@ -128,7 +143,7 @@ func read(body []byte, turn int) (answer, error) {
 	}
 	choice := reply.Choices[0]
 	m := choice.Message
-	a := answer{message: env.Assistant(string(m.Content)), reasoning: m.Reasoning, cut: choice.FinishReason == "length"}
+	a := answer{message: env.Assistant(string(m.Content)), reasoning: m.Reasoning, cut: choice.FinishReason == "length", raw: body}
 	if a.reasoning == "" {
 		a.reasoning = m.ReasoningContent
 	}
@@ -147,16 +162,55 @@ func read(body []byte, turn int) (answer, error) {
 	return a, nil
 }
 
-// sent is a message as servers take it.
-func sent(m env.Message) chatMessage {
-	out := chatMessage{Role: string(m.Role), ToolCallID: m.ToolCallID}
-	if text := strings.ToValidUTF8(m.Content, "\uFFFD"); text != "" || len(m.ToolCalls) == 0 {
-		out.Content = &text
+// sent are messages as servers take them; with alt images are shown by their alt texts. A tool's answer is text alone: its
+// images follow the answers in a message of the user.
+func sent(messages []env.Message, alt bool) (out []chatMessage, err error) {
+	var late []part
+	flush := func() {
+		if len(late) > 0 {
+			out, late = append(out, chatMessage{Role: string(env.RoleUser), Content: late}), nil
+		}
 	}
-	for _, c := range m.ToolCalls {
-		call := chatCall{ID: c.ID, Type: "function"}
-		call.Function.Name, call.Function.Arguments = c.Name, arguments(c.Arguments)
-		out.ToolCalls = append(out.ToolCalls, call)
+	for _, m := range messages {
+		if m.Role != env.RoleTool {
+			flush()
+		}
+		text := m.Content
+		var images []part
+		if alt {
+			if text, err = m.Text(); err != nil {
+				return nil, err
+			}
+		} else {
+			images = parts(m.Images)
+		}
+		text = strings.ToValidUTF8(text, "\uFFFD")
+		c := chatMessage{Role: string(m.Role), ToolCallID: m.ToolCallID}
+		switch {
+		case len(images) > 0 && m.Role == env.RoleTool:
+			c.Content, late = text, append(late, images...)
+		case len(images) > 0 && text != "":
+			c.Content = append(images, part{Type: "text", Text: text})
+		case len(images) > 0:
+			c.Content = images
+		case text != "" || len(m.ToolCalls) == 0:
+			c.Content = text
+		}
+		for _, t := range m.ToolCalls {
+			call := chatCall{ID: t.ID, Type: "function"}
+			call.Function.Name, call.Function.Arguments = t.Name, arguments(t.Arguments)
+			c.ToolCalls = append(c.ToolCalls, call)
+		}
+		out = append(out, c)
+	}
+	flush()
+	return out, nil
+}
+
+// parts are images as data: URLs.
+func parts(images []env.Image) (out []part) {
+	for _, i := range images {
+		out = append(out, part{Type: "image_url", Image: &imageURL{"data:" + i.MIME + ";base64," + base64.StdEncoding.EncodeToString(i.Data)}})
 	}
 	return out
 }

@@ -59,7 +59,7 @@ func (v *View) Screen(now time.Time, width int) []string {
 	lines = append(lines, "  rollouts: "+strings.Join(fates, ", "))
 	for _, name := range v.evalNames() {
 		if e := v.newestEval(name); e != nil {
-			lines = append(lines, fmt.Sprintf("  eval %-9s version %d: avg@%d %s", name, e.Version, e.K, Interval(e.AvgAtK, e.AvgStderr)))
+			lines = append(lines, fmt.Sprintf("  eval %-9s version %d: avg@%d %s", name, e.Version, e.K, Avg(e)))
 		}
 	}
 	if waiting := v.Waiting(v.evalNames()); waiting != "" {
@@ -121,9 +121,9 @@ func (v *View) Summary(elapsed time.Duration) string {
 		}
 		start := "-"
 		if e := v.evals[evalKey{name, v.first}]; e != nil {
-			start = Interval(e.AvgAtK, e.AvgStderr)
+			start = Avg(e)
 		}
-		fmt.Fprintf(&b, "%-14s %9d %15s %15s   %s\n", name, last.Episodes, start, Interval(last.AvgAtK, last.AvgStderr), listed(last.Baselines))
+		fmt.Fprintf(&b, "%-14s %9d %15s %15s   %s\n", name, last.Episodes, start, Avg(last), listed(last.Baselines))
 		for _, group := range []map[string]float64{last.Rewards, last.Metrics} {
 			if len(group) > 0 {
 				fmt.Fprintf(&b, "%14s %s\n", "", listed(group))

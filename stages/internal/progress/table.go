@@ -20,14 +20,33 @@ func Interval(mean, stderr float64) string {
 	return fmt.Sprintf("%.3f ± %.3f", mean, normal95*stderr)
 }
 
+// Avg is avg@k of an eval with its interval, and a dash where there is none.
+func Avg(r *schemas.EvalResult) string {
+	if r.AvgMissing {
+		return none
+	}
+	return Interval(r.AvgAtK, r.AvgStderr)
+}
+
+// pass is pass@k of an eval likewise.
+func pass(r *schemas.EvalResult) string {
+	if r.PassMissing {
+		return none
+	}
+	return Interval(r.PassAtK, r.PassStderr)
+}
+
+// none stands for a figure that there is not: no reward applied.
+const none = "-"
+
 // Table is the result of an eval, a figure a line. threshold is the reward at which a rollout passes.
 func Table(r *schemas.EvalResult, threshold float64) string {
 	var b strings.Builder
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(&b, "  %-12s %s\n", name, fmt.Sprintf(format, args...))
 	}
-	line(fmt.Sprintf("avg@%d", r.K), "%s", Interval(r.AvgAtK, r.AvgStderr))
-	line(fmt.Sprintf("pass@%d", r.K), "%s   (a reward of at least %g)", Interval(r.PassAtK, r.PassStderr), threshold)
+	line(fmt.Sprintf("avg@%d", r.K), "%s", Avg(r))
+	line(fmt.Sprintf("pass@%d", r.K), "%s   (a reward of at least %g)", pass(r), threshold)
 	for _, rows := range []struct {
 		name   string
 		values map[string]float64

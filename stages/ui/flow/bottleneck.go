@@ -24,8 +24,11 @@ func (v View) Bottleneck(f Facts) Bottleneck {
 	const busy = 0.2
 	if f.TrainerWait < busy {
 		why := fmt.Sprintf("The trainer is busy %.0f %% of the time", 100*(1-f.TrainerWait))
-		if n := f.Packed - f.Trained; n > 1 {
-			why += fmt.Sprintf(", and %d packed steps wait for it", n-1)
+		switch n := f.Packed - f.Trained - 1; {
+		case n == 1:
+			why += ", and a packed step waits for it"
+		case n > 1:
+			why += fmt.Sprintf(", and %d packed steps wait for it", n)
 		}
 		return Bottleneck{"trainer", why + ": rollouts come fast enough."}
 	}

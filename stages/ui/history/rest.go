@@ -47,11 +47,11 @@ func (t *table) metrics() ([]*schemas.MetricPoint, error) {
 		}
 	}
 	if err := t.each("labels.key_value.value", func(row int64, v parquet.Value) error {
-		if p := &rows[row]; len(p.Labels) < len(keys[row]) {
-			if p.Labels == nil {
-				p.Labels = map[string]string{}
+		if len(keys[row]) > 0 && !v.IsNull() {
+			if rows[row].Labels == nil {
+				rows[row].Labels = map[string]string{}
 			}
-			p.Labels[keys[row][0]] = seen.of(v)
+			rows[row].Labels[keys[row][0]] = seen.of(v)
 			keys[row] = keys[row][1:]
 		}
 		return nil

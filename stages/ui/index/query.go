@@ -52,8 +52,10 @@ type Query struct {
 // A Range is a closed interval; nil is open.
 type Range struct{ Min, Max *float64 }
 
-func (r Range) holds(v float64) bool { return (r.Min == nil || v >= *r.Min) && (r.Max == nil || v <= *r.Max) }
-func (r Range) any() bool            { return r.Min == nil && r.Max == nil }
+func (r Range) holds(v float64) bool {
+	return (r.Min == nil || v >= *r.Min) && (r.Max == nil || v <= *r.Max)
+}
+func (r Range) any() bool { return r.Min == nil && r.Max == nil }
 
 // A Cursor is the place of a rollout in a sorted list.
 type Cursor struct {
@@ -271,7 +273,7 @@ func (x *Index) Each(q Query, more func(ID) bool) {
 func (x *Index) Rows(ids map[ID]bool) []Row {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	var rows []Row
+	rows := []Row{}
 	for i := range x.entries {
 		if ids[x.entries[i].id()] {
 			rows = append(rows, x.row(int32(i)))

@@ -192,3 +192,43 @@ func finite(m map[string]float64) map[string]float64 {
 	}
 	return out
 }
+
+// A Figure is the value of a curve at a step.
+type Figure struct {
+	Stage  string
+	Name   string
+	Labels map[string]string
+	Value  float64
+}
+
+// At is what was measured at a step, by stage, name and labels.
+func (r *Run) At(step int64) []Figure {
+	var list []Figure
+	for _, key := range slices.Sorted(maps.Keys(r.curves)) {
+		c := r.curves[key]
+		if at, there := slices.BinarySearch(c.x, step); there {
+			list = append(list, Figure{c.stage, c.name, c.labels, number(c.y[at])})
+		}
+	}
+	return list
+}
+
+// Steps are the first and the last step that were packed; 0 where there is none.
+func (r *Run) Steps() (first, last int64) {
+	for s := range r.steps {
+		if s <= r.newest && (first == 0 || s < first) {
+			first = s
+		}
+	}
+	return first, r.newest
+}
+
+// Made is the version that a step made.
+func (r *Run) Made(step int64) (v Version, ok bool) {
+	for _, v := range r.versions {
+		if v.Step == step && v.Step > 0 {
+			return v, true
+		}
+	}
+	return v, false
+}

@@ -9,13 +9,13 @@ import (
 	"syscall"
 )
 
-// attributes put a process into a group of its own that ends with this server.
-func attributes() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+// Attributes put a process into a group of its own that gets the signal when this server ends, or the thread that has started it.
+func Attributes(end syscall.Signal) *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: end}
 }
 
-// kill ends a process, its group, and what has left the group: the marker is in the environment of all that it has started.
-func kill(p *os.Process, marker string) {
+// Kill ends a process, its group, and what has left the group: the marker is in the environment of all that it has started.
+func Kill(p *os.Process, marker string) {
 	_ = syscall.Kill(-p.Pid, syscall.SIGKILL) // it may have ended
 	for range 3 {                             // one may have started another while we looked
 		pids := marked(marker)

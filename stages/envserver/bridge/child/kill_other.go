@@ -7,10 +7,10 @@ import (
 	"syscall"
 )
 
-// attributes put a process into a group of its own. When this server ends it sees the end of its requests, and ends.
-func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+// Attributes put a process into a group of its own. When this server ends, it has to see that at the end of its input.
+func Attributes(syscall.Signal) *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
-// kill ends a process and its group.
-func kill(p *os.Process, _ string) {
+// Kill ends a process and its group.
+func Kill(p *os.Process, _ string) {
 	_ = syscall.Kill(-p.Pid, syscall.SIGKILL) // it may have ended
 }

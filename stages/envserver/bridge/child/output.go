@@ -1,3 +1,5 @@
+// Package child has what every bridge needs that starts processes: they end with this server and with all that they have started,
+// and what they print goes to a log of a bounded size.
 package child
 
 import (
@@ -13,10 +15,10 @@ import (
 // tailBytes is what is kept in memory of what a process printed last.
 const tailBytes = 8 << 10
 
-// output takes what a process prints: all of it into the record, the last of it for errors.
-type output struct {
-	record  *record
-	limit   int64         // bytes for one request
+// Output takes what a process prints: all of it into the record, the last of it for errors.
+type Output struct {
+	record  *Record
+	limit   int64         // bytes for one request; 0 for no limit
 	flooded func()        // called once, when a request has printed more
 	grown   chan struct{} // something was printed
 
@@ -26,19 +28,21 @@ type output struct {
 	flood bool
 }
 
-func newOutput(r *record, limit int64) *output {
-	return &output{record: r, limit: limit, grown: make(chan struct{}, 1)}
+// NewOutput makes one for a process that may print limit bytes for one request (see [Output.Begin]), without a limit if that is 0.
+// If it prints more, flooded is called once, and what follows is not recorded.
+func NewOutput(r *Record, limit int64, flooded func()) *Output {
+	return &Output{record: r, limit: limit, flooded: flooded, grown: make(chan struct{}, 1)}
 }
 
 // Write never fails: a process must not block on it.
-func (o *output) Write(b []byte) (int, error) {
+func (o *Output) Write(b []byte) (int, error) {
 	o.mu.Lock()
 	o.last = append(o.last, b...)
 	if n := len(o.last) - tailBytes; n > 0 {
 		o.last = append(o.last[:0], o.last[n:]...)
 	}
 	o.since += int64(len(b))
-	first := o.since > o.limit && !o.flood
+	first := o.limit > 0 && o.since > o.limit && !o.flood
 	o.flood = o.flood || first
 	quiet := o.flood && !first
 	o.mu.Unlock()
@@ -55,22 +59,22 @@ func (o *output) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// begin begins to count for another request.
-func (o *output) begin() {
+// Begin begins to count for another request.
+func (o *Output) Begin() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.since = 0
 }
 
-// over says that a request printed too much.
-func (o *output) over() bool {
+// Over says that a request printed too much.
+func (o *Output) Over() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.flood
 }
 
-// settle waits until nothing is printed any more, but not for long.
-func (o *output) settle() {
+// Settle waits until nothing is printed any more, but not for long.
+func (o *Output) Settle() {
 	deadline := time.After(time.Second)
 	quiet := 500 * time.Millisecond // until Python comes to it
 	for {
@@ -85,8 +89,8 @@ func (o *output) settle() {
 	}
 }
 
-// tail is what was printed last, from the beginning of a line.
-func (o *output) tail() string {
+// Tail is what was printed last, from the beginning of a line.
+func (o *Output) Tail() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	text := strings.ToValidUTF8(string(o.last), "\uFFFD")
@@ -96,14 +100,15 @@ func (o *output) tail() string {
 	return text
 }
 
-func (o *output) note(format string, args ...any) {
+// Note writes a line of our own into the record.
+func (o *Output) Note(format string, args ...any) {
 	o.record.write(fmt.Appendf(nil, time.Now().UTC().Format(time.DateTime)+" "+format+"\n", args...))
 }
 
-// record is the log of an environment: a file of a bounded size, beside which an older one is kept. It is safe for concurrent use.
-type record struct {
-	path  string // empty for none
-	limit int64  // bytes of a file
+// Record is the log of an environment: a file of a bounded size, beside which an older one is kept. It is safe for concurrent use.
+type Record struct {
+	path  string
+	limit int64
 
 	mu     sync.Mutex
 	file   *os.File
@@ -111,7 +116,19 @@ type record struct {
 	failed bool // nothing more is written
 }
 
-func (r *record) write(b []byte) {
+// NewRecord makes the log <folder>/<name>.log in files of limit bytes; nothing is kept if the folder is empty.
+func NewRecord(folder, name string, limit int64) *Record {
+	r := &Record{limit: limit}
+	if folder != "" {
+		r.path = filepath.Join(folder, name+".log")
+	}
+	return r
+}
+
+// Path is the newest file; empty for none.
+func (r *Record) Path() string { return r.path }
+
+func (r *Record) write(b []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.path == "" || r.failed {
@@ -128,7 +145,7 @@ func (r *record) write(b []byte) {
 }
 
 // turn opens the file, and puts one that is full aside.
-func (r *record) turn() error {
+func (r *Record) turn() error {
 	if r.file != nil {
 		if err := errors.Join(r.file.Close(), os.Rename(r.path, r.path+".1")); err != nil {
 			return err
@@ -150,7 +167,7 @@ func (r *record) turn() error {
 }
 
 // Close ends the log; what is written later is lost.
-func (r *record) Close() error {
+func (r *Record) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.failed = true

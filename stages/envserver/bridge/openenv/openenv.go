@@ -54,6 +54,10 @@ func New(name, target string, cfg Config) (*OpenEnv, error) {
 	if err != nil {
 		return nil, err
 	}
+	return open(name, cfg, s)
+}
+
+func open(name string, cfg Config, s *server) (_ *OpenEnv, err error) {
 	all := rows.Numbered(cfg.Tasks)
 	if cfg.File != "" {
 		if all, err = rows.Load(cfg.File); err != nil {
@@ -83,17 +87,20 @@ func New(name, target string, cfg Config) (*OpenEnv, error) {
 	return o, nil
 }
 
-// try opens a session, so that what is wrong with it is known at the start.
+// try begins an episode, so that what is wrong with sessions is known at the start. That reset raises is not: it may be the task.
 func (o *OpenEnv) try(ctx context.Context) error {
+	data, err := resetData(o.tasks[env.Train][0], 0)
+	if err != nil {
+		return err
+	}
 	in, err := o.pool.acquire(ctx, func(s *session) error {
-		if o.how.how == asTools {
-			_, err := listTools(ctx, s, o.how)
-			return err
-		}
-		_, err := s.ask(ctx, "state", nil)
+		_, err := s.ask(ctx, "reset", data)
 		var said *refusal
-		if errors.As(err, &said) && said.Code == codeExecution { // before reset there may be none
+		if errors.As(err, &said) && said.Code == codeExecution {
 			return nil
+		}
+		if err == nil && o.how.how == asTools {
+			_, err = listTools(ctx, s, o.how)
 		}
 		return err
 	})

@@ -212,7 +212,7 @@ func (p *pool) bad(err error) {
 
 func (p *pool) wait(err error) {
 	p.last = err
-	if time.Now().After(p.after) { // others that fail meanwhile are the same failure
+	if !time.Now().Before(p.after) { // others that fail meanwhile are the same failure
 		p.pause = min(max(2*p.pause, firstPause), longestPause)
 		p.after = time.Now().Add(p.pause)
 	}

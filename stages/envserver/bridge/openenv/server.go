@@ -94,13 +94,17 @@ type about struct {
 // look asks the server what it is. One that does not answer yet is waited for.
 func (s *server) look(ctx context.Context) (about, error) {
 	var health struct{ Status string }
+	var why error
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		err := s.get(ctx, "/health", &health)
 		if err == nil {
 			break
 		}
+		if why == nil || ctx.Err() == nil {
+			why = err
+		}
 		if errors.Is(err, errForeign) || !sleep(ctx, pause) {
-			return about{}, fmt.Errorf("%w; want an OpenEnv server there", err)
+			return about{}, fmt.Errorf("%w; want an OpenEnv server there", why)
 		}
 	}
 	if health.Status == "unhealthy" {

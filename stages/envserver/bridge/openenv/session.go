@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -23,6 +24,8 @@ type session struct {
 	inbox chan []byte   // of one: a server speaks when it is asked
 	dead  chan struct{} // closed when nothing more comes in
 	busy  atomic.Bool   // an answer is waited for, under its own deadline
+	// pinged says that a sign of life is waited for.
+	pinged atomic.Bool
 
 	once sync.Once
 	why  error // first reason to end it; read once dead
@@ -36,6 +39,8 @@ var (
 	// errBroken is an error after which the session is of no use.
 	errBroken  = errors.New("the session is broken")
 	errUnasked = errors.New("the server speaks without being asked")
+	// errHalfOpen is the end of one whose other end is gone without a word.
+	errHalfOpen = errors.New("no sign of life (timeout_s): half-open")
 )
 
 // dial opens a session. It does not know yet whether the server has room: a server that is full says so in its first message.
@@ -66,6 +71,9 @@ func (s *session) read() {
 	for {
 		_, text, err := s.conn.Read(context.Background())
 		if err != nil {
+			if s.pinged.Load() && errors.Is(err, net.ErrClosed) { // by the ping, which cannot be sent
+				s.end(errHalfOpen)
+			}
 			s.end(explain(err))
 			return
 		}
@@ -104,12 +112,18 @@ func (s *session) watch(every time.Duration) {
 		if s.busy.Load() {
 			continue
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), s.limit)
-		err := s.conn.Ping(ctx)
-		cancel()
-		if err != nil && !s.busy.Load() {
-			s.end(fmt.Errorf("no sign of life in %v: half-open", s.limit))
+		lifeless := time.AfterFunc(s.limit, func() {
+			if !s.busy.Load() {
+				s.end(errHalfOpen)
+			}
+		})
+		s.pinged.Store(true)
+		// It ends with a pong, or with the session, or cannot be sent.
+		if err := s.conn.Ping(context.Background()); errors.Is(err, context.DeadlineExceeded) {
+			s.end(errHalfOpen)
 		}
+		s.pinged.Store(false)
+		lifeless.Stop()
 	}
 }
 
@@ -168,9 +182,7 @@ func (s *session) exchange(ctx context.Context, what message) ([]byte, error) {
 	default:
 	}
 	if s.alive() {
-		if err := s.conn.Write(ctx, websocket.MessageText, text); err != nil && ctx.Err() != nil {
-			s.end(context.Cause(ctx))
-		}
+		_ = s.conn.Write(ctx, websocket.MessageText, text) // or the session ends, which is seen below
 	}
 	select {
 	case text := <-s.inbox:
@@ -184,8 +196,12 @@ func (s *session) exchange(ctx context.Context, what message) ([]byte, error) {
 	case text := <-s.inbox:
 		return text, nil
 	default:
-		return nil, fmt.Errorf("%s: %w: %w", what.Type, errBroken, s.why)
 	}
+	reason := s.why
+	if ctx.Err() != nil {
+		reason = context.Cause(ctx)
+	}
+	return nil, fmt.Errorf("%s: %w: %w", what.Type, errBroken, reason)
 }
 
 // leave tells the server to end the session and waits until it has, so that its place is free.

@@ -126,5 +126,11 @@ func observed(a answer) (result, error) {
 	if len(r.Observation) == 0 || r.Observation[0] != '{' {
 		return r, errors.New("the server answered with an observation that is no object")
 	}
+	if r.Metadata == nil { // a server of 0.3.0 has them in the observation alone, or nowhere
+		var in struct{ Metadata map[string]json.RawMessage }
+		if err := json.Unmarshal(r.Observation, &in); err == nil {
+			r.Metadata = in.Metadata
+		}
+	}
 	return r, nil
 }

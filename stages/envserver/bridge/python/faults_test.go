@@ -222,7 +222,7 @@ func TestLogTurns(t *testing.T) {
 	if _, err := call(t, begin(t, e, `{}`), "flood", `{}`); err == nil {
 		t.Fatal("a flood ends well")
 	}
-	for _, path := range []string{e.log.path, e.log.path + ".1"} {
+	for _, path := range []string{e.log.Path(), e.log.Path() + ".1"} {
 		if at, err := os.Stat(path); err != nil || at.Size() > 2<<20 {
 			t.Errorf("%s: %v, %v", path, at, err)
 		}

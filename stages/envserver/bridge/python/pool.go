@@ -105,7 +105,7 @@ func (p *pool) grow() {
 // add takes a process in and watches it.
 func (p *pool) add(next *process) {
 	p.live = append(p.live, next)
-	next.out.note("--- process %d", next.cmd.Process.Pid)
+	next.out.Note("--- process %d", next.cmd.Process.Pid)
 	p.all.Go(func() {
 		for over := false; !over; {
 			select {
@@ -119,7 +119,7 @@ func (p *pool) add(next *process) {
 				p.live = slices.DeleteFunc(p.live, func(l *process) bool { return l == next })
 				if !p.closed {
 					p.fail(next.why)
-					next.out.note("--- process %d had %d episodes: %v", next.cmd.Process.Pid, next.episodes, next.why)
+					next.out.Note("--- process %d had %d episodes: %v", next.cmd.Process.Pid, next.episodes, next.why)
 				}
 			}
 			p.news()

@@ -9,12 +9,14 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prl-project/prl/stages/envserver/bridge/child"
 )
 
 // still is a process that does nothing.
 func still() *process {
 	return &process{
-		gone: make(chan struct{}), dead: make(chan struct{}), quit: make(chan struct{}), out: newOutput(&record{}, 1),
+		gone: make(chan struct{}), dead: make(chan struct{}), quit: make(chan struct{}), out: child.NewOutput(child.NewRecord("", "", 1), 1, func() {}),
 		cmd: &exec.Cmd{Process: &os.Process{Pid: 1}},
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prl-project/prl/stages/envserver/bridge/child"
 	"github.com/prl-project/prl/stages/envserver/env"
 )
 
@@ -26,7 +27,7 @@ type runner struct {
 	cfg           Config
 	module, class string
 	path          string
-	record        *record
+	record        *child.Record
 }
 
 // process hosts instances of the class. Its goroutine asks it one thing after the other and ends it when it fails.
@@ -40,7 +41,7 @@ type process struct {
 	marker string        // in the environment of all its children
 	cmd    *exec.Cmd
 	wire   *wire
-	out    *output
+	out    *child.Output
 
 	episodes int // that it has; the pool's
 }
@@ -56,8 +57,9 @@ type ask struct {
 func (r *runner) start(rows bool) (*process, answer, error) {
 	p := &process{
 		cfg: r.cfg, asks: make(chan *ask, 2*r.cfg.Episodes), quit: make(chan struct{}), dead: make(chan struct{}),
-		gone: make(chan struct{}), marker: "PRL_RUNNER=" + rand.Text(), out: newOutput(r.record, int64(r.cfg.OutputMB)<<20),
+		gone: make(chan struct{}), marker: "PRL_RUNNER=" + rand.Text(),
 	}
+	p.out = child.NewOutput(r.record, int64(r.cfg.OutputMB)<<20, func() { p.wire.interrupt() })
 	open := request{Op: "open", Module: r.module, Class: r.class, Path: r.path, Memory: int64(r.cfg.MemoryMB) << 20, Rows: rows}
 	said := make(chan answer, 1)
 	go p.run(open, said)
@@ -98,11 +100,10 @@ func (p *process) spawn() (ended chan error, err error) {
 	}
 	defer answers.Close()
 	p.wire = newWire(in, out, p.cfg.ReplyKB<<10)
-	p.out.flooded = p.wire.interrupt
 	p.cmd = exec.Command(p.cfg.Python, "-c", script)
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = requests, answers, p.out
 	p.cmd.WaitDelay = time.Second
-	p.cmd.SysProcAttr = attributes()
+	p.cmd.SysProcAttr = child.Attributes(syscall.SIGKILL)
 	p.cmd.Env = []string{"PYTHONHASHSEED=0", p.marker}
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "PRL_") && !strings.HasPrefix(v, "PYTHONHASHSEED=") {
@@ -156,11 +157,11 @@ func (p *process) serve(open request, said chan<- answer, ended chan error) erro
 
 // exchange asks and waits for the answer, for some seconds. An error ends the process.
 func (p *process) exchange(what request, seconds float64) (answer, error) {
-	p.out.begin()
+	p.out.Begin()
 	limit := time.Duration(seconds * float64(time.Second))
 	a, err := p.wire.exchange(what, limit)
 	switch {
-	case p.out.over():
+	case p.out.Over():
 		return a, fmt.Errorf("%s: printed more than %d MiB (output_mb)", what, p.cfg.OutputMB)
 	case os.IsTimeout(err):
 		p.dump()
@@ -174,7 +175,7 @@ func (p *process) exchange(what request, seconds float64) (answer, error) {
 // dump lets Python print where it is.
 func (p *process) dump() {
 	if p.cmd.Process.Signal(syscall.SIGUSR1) == nil {
-		p.out.settle()
+		p.out.Settle()
 	}
 }
 
@@ -187,15 +188,15 @@ func (p *process) failure(err error) error {
 	case errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE):
 		err = fmt.Errorf("the process ended (%v): %w", p.cmd.ProcessState, err)
 	}
-	return &Error{Message: err.Error(), Printed: p.out.tail()}
+	return &Error{Message: err.Error(), Printed: p.out.Tail()}
 }
 
 // end kills the process and all that it has started, and closes what it held.
 func (p *process) end(ended chan error) {
-	kill(p.cmd.Process, p.marker)
+	child.Kill(p.cmd.Process, p.marker)
 	<-ended
 	p.wire.close()
-	p.out.note("--- process %d: %v", p.cmd.Process.Pid, p.cmd.ProcessState)
+	p.out.Note("--- process %d: %v", p.cmd.Process.Pid, p.cmd.ProcessState)
 }
 
 // ask asks something of an episode.

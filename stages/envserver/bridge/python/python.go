@@ -47,6 +47,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/prl-project/prl/stages/envserver/bridge/child"
 	"github.com/prl-project/prl/stages/envserver/bridge/rows"
 	"github.com/prl-project/prl/stages/envserver/env"
 )
@@ -121,7 +122,7 @@ type Python struct {
 	tools []env.Tool
 	tasks map[env.Split][]json.RawMessage
 	pool  *pool
-	log   *record
+	log   *child.Record
 	next  atomic.Int64 // number of the next episode
 }
 
@@ -144,10 +145,7 @@ func New(name, target, logs string, cfg Config) (*Python, error) {
 	if err != nil {
 		return nil, fmt.Errorf("path: %w", err)
 	}
-	printed := &record{limit: int64(cfg.LogMB) << 20}
-	if logs != "" {
-		printed.path = filepath.Join(logs, name+".log")
-	}
+	printed := child.NewRecord(logs, name, int64(cfg.LogMB)<<20)
 	p := &Python{cfg: cfg, log: printed}
 	module, class, _ := strings.Cut(target, ":")
 	r := runner{cfg: cfg, module: module, class: class, path: path, record: printed}

@@ -203,7 +203,7 @@ func TestExceptionInATool(t *testing.T) {
 
 func logOf(t *testing.T, e *Python) string {
 	t.Helper()
-	text, err := os.ReadFile(e.log.path)
+	text, err := os.ReadFile(e.log.Path())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,14 +3,15 @@
 Standard input has one line, the order; its end is the end of prl, and of this process. What is said to prl are JSON lines on
 descriptor 3; all that anything here prints is the environment's log.
 
-    {"op": "tasks", "id", "args", "eval_args", "path", "wire", "tasks"}
-        -> {"wire", "package", "version", "group"}, then a line {"split", "task"} for each task; split is "" where nobody says
-    {"op": "serve", "id", "args", "path", "wire", "address"}
-        -> {"wire", "package", "version"} once it listens; SIGTERM ends it
+    {"op": "serve", "id", "args", "eval_args", "path", "wire", "address", "rows": bool, "tasks"}
+        -> {"wire", "package", "version", "group"}; with rows a line {"split", "task"} for each task (split is "" where nobody
+           says); then {"ready": true} when it listens. SIGTERM ends it.
+    {"op": "tasks", …} with the same, without a server
 
 What fails is {"error", "traceback"}. Only the standard library is imported before the environment.
 """
 
+import faulthandler
 import hashlib
 import importlib
 import importlib.metadata
@@ -45,13 +46,22 @@ def main():
     try:
         order = json.loads(orders.readline())
         threading.Thread(target=watch, args=(orders,), daemon=True).start()
+        if hasattr(signal, "SIGUSR1"):
+            faulthandler.register(signal.SIGUSR1, all_threads=True)
         sys.path.insert(0, order["path"])
         # Processes that are started here find modules there, too.
         os.environ["PYTHONPATH"] = os.pathsep.join(p for p in (order["path"], os.environ.get("PYTHONPATH")) if p)
         logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         logging.getLogger("httpx").setLevel(logging.WARNING)
         kind = spoken(order["id"], order["wire"])
-        (tasks if order["op"] == "tasks" else serve)(KINDS[kind](order), say)
+        env = KINDS[kind](order)
+        say(**env.about(), group=order["rows"] and env.group())
+        if order["rows"]:
+            tasks(env, say)
+        if order["op"] == "serve":
+            env.serve(lambda: say(ready=True))
+        else:
+            say(ready=True)
     except Unusable as e:
         say(error=str(e), traceback="")
     except Exception as e:
@@ -75,15 +85,10 @@ def plain(value):
 
 
 def tasks(env, say):
-    say(**env.about(), group=env.group())
-    for split, args in (("train" if env.order["eval_args"] else "", {}), ("eval", env.order["eval_args"])):
-        if split != "eval" or args:
-            for row_split, row in env.rows(merged(env.order["args"], args), split):
-                say(split=row_split, task=row)
-
-
-def serve(env, say):
-    env.serve(lambda: say(**env.about()))
+    args, eval_args = env.order["args"], env.order["eval_args"]
+    for split, more in (("train", {}), ("eval", eval_args)) if eval_args else (("", {}),):
+        for row_split, row in env.rows(merged(args, more), split):
+            say(split=row_split, task=row)
 
 
 def merged(below, above):
@@ -141,7 +146,7 @@ class Kind:
 
     def about(self):
         package = importlib.metadata.version("verifiers")
-        text = json.dumps([self.order["args"], self.order.get("eval_args")], sort_keys=True).encode()
+        text = json.dumps([self.order["args"], self.order["eval_args"]], sort_keys=True).encode()
         try:
             module = importlib.import_module(self.module())
             folder = os.path.dirname(module.__file__) if hasattr(module, "__path__") else None
@@ -245,10 +250,15 @@ class V0(Kind):
 
     wire = "v0"
 
+    loaded = None
+
     def load(self, args):
         import verifiers
 
-        return verifiers.load_environment(self.order["id"], **args)
+        if args != self.order["args"]:
+            return verifiers.load_environment(self.order["id"], **args)
+        self.loaded = self.loaded or verifiers.load_environment(self.order["id"], **args)
+        return self.loaded
 
     def group(self):
         return bool(getattr(self.load(self.order["args"]), "requires_group_rollouts", False))
@@ -279,7 +289,7 @@ class V0(Kind):
             os.killpg(0, signal.SIGKILL)
 
         server.router.restart_worker = dies
-        self.pipe = ours
+        self.loaded, self.pipe = None, ours
         ready()
         asyncio.run(server.run())
 

@@ -12,7 +12,8 @@ import (
 	"github.com/prl-project/prl/stages/envserver/env"
 )
 
-// Player chooses a reply. The conversation ends with what was said to it last; tools is empty in environments without.
+// Player chooses a reply. The conversation ends with what was said to it last; of several agents it is that of the one that speaks,
+// which its messages name. tools is empty in environments without.
 type Player func(rng *rand.Rand, conversation []env.Message, tools []env.Tool) env.Message
 
 // Play plays a task to its end and scores it. The seed is the environment's and the player's.
@@ -24,25 +25,36 @@ func Play(ctx context.Context, e env.Environment, task json.RawMessage, seed int
 	defer s.Close()
 	rng := rand.New(rand.NewPCG(uint64(seed), 0))
 	r := env.Rollout{Messages: s.Prompt()}
+	agent := r.Messages[0].Agent
 	for done := false; !done; {
 		if limit := e.Info().MaxTurns; s.Turns() >= limit {
 			return r, fmt.Errorf("not done after %d turns", limit)
 		}
-		reply := player(rng, r.Messages, s.Tools())
-		reply.Role = env.RoleAssistant
+		reply := player(rng, of(agent, r.Messages), s.Tools())
+		reply.Role, reply.Agent = env.RoleAssistant, agent
 		turn, err := s.Reply(ctx, reply)
 		if err != nil {
 			return r, err
 		}
 		r.Replies = append(r.Replies, len(r.Messages))
 		r.Messages = append(append(r.Messages, reply), turn.Messages...)
-		done = turn.Done
+		done, agent = turn.Done, turn.Agent
 	}
 	if _, err := s.Reply(ctx, env.Assistant("too late")); err != env.ErrDone {
 		return r, fmt.Errorf("a reply after the end: %v, want ErrDone", err)
 	}
 	r.Score, err = s.Score(ctx)
 	return r, err
+}
+
+// of is an agent's conversation.
+func of(agent string, messages []env.Message) (own []env.Message) {
+	for _, m := range messages {
+		if m.Agent == agent {
+			own = append(own, m)
+		}
+	}
+	return own
 }
 
 // Mean plays tasks 0 to n-1 of a split, with the index as seed, and returns the mean total reward. Rollouts to which no reward

@@ -20,10 +20,11 @@ import (
 type odd struct {
 	started, ended chan struct{} // a call that hangs
 	closed         chan struct{}
+	released       chan struct{} // lets a call go that heeds nothing
 }
 
 func newOdd() *odd {
-	return &odd{make(chan struct{}, 100), make(chan struct{}, 100), make(chan struct{}, 100)}
+	return &odd{make(chan struct{}, 100), make(chan struct{}, 100), make(chan struct{}, 100), make(chan struct{})}
 }
 
 func (o *odd) Info() env.Info { return env.Info{Name: "odd", Version: "1", Train: 4, MaxTurns: 3} }
@@ -55,6 +56,8 @@ func (e *oddEpisode) Reply(ctx context.Context, m env.Message) (env.Turn, error)
 		<-ctx.Done()
 		e.ended <- struct{}{}
 		return env.Turn{}, ctx.Err()
+	case "stuck":
+		<-e.released
 	case "end":
 		return env.Turn{Done: true}, nil
 	}
@@ -95,7 +98,7 @@ func TestSocket(t *testing.T) {
 	for _, word := range []string{"panic", "fail"} {
 		c.ask(`{"type":"reset","data":{}}`, `"done":false`)
 		c.ask(`{"type":"step","data":{"message":"`+word+`"}}`, `"code":"EXECUTION_ERROR"`, "as told")
-		c.ask(`{"type":"step","data":{"message":"a"}}`, `"code":"EXECUTION_ERROR"`)
+		c.ask(`{"type":"step","data":{"message":"a"}}`, `"code":"EXECUTION_ERROR"`, "reset the environment")
 	}
 	c.send(`{"type":"close"}`)
 	c.ends(websocket.StatusNormalClosure, "")
@@ -176,15 +179,14 @@ func TestIdle(t *testing.T) {
 	if made := r.sessions.find(id); made != nil {
 		<-made.ctx.Done()
 	}
-	c := r.dial(t, "/ws")
+	r = start(t, o, usual())
+	c, unused := r.dial(t, "/ws"), r.dial(t, "/ws")
 	c.send(`{"type":"step","data":{"message":"hang"}}`)
 	<-o.started
-	r.sessions.mu.Lock()
-	for _, s := range r.sessions.byID {
-		s.used = time.Now().Add(-time.Hour)
-	}
-	r.sessions.mu.Unlock()
-	r.dial(t, "/ws").ends(websocket.StatusGoingAway, "not used") // the reaper has been here since
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go r.sessions.reap(ctx, time.Millisecond)
+	unused.ends(websocket.StatusGoingAway, "not used") // so the reaper has been here
 	select {
 	case <-o.ended:
 		t.Error("a session was closed that was in a call")
@@ -211,19 +213,31 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// An environment that does not heed its deadline loses the episode, not the session.
+// A call of the environment has a deadline. One that does not heed it keeps its episode, and closes it should it ever return.
 func TestLimit(t *testing.T) {
-	s, err := New(t.Context(), serve.Served{Env: newOdd(), Limit: 20 * time.Millisecond}, usual(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	e, err := s.Begin(t.Context(), serve.Chosen{Split: env.Train}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
-	if _, err := e.Reply(t.Context(), env.Assistant("hang")); err == nil || !strings.Contains(err.Error(), "has not answered in 20ms") {
-		t.Errorf("%v", err)
+	o := newOdd()
+	s := serve.Served{Env: o, Limit: 20 * time.Millisecond}
+	for _, word := range []string{"hang", "stuck"} {
+		e, err := s.Begin(t.Context(), serve.Chosen{Split: env.Train}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := e.Reply(t.Context(), env.Assistant(word)); err == nil || !strings.Contains(err.Error(), "has not answered in 20ms") {
+			t.Errorf("%s: %v", word, err)
+		}
+		if _, err := e.Score(t.Context()); err == nil {
+			t.Errorf("%s: a score", word)
+		}
+		e.Close()
+		if word == "stuck" {
+			select {
+			case <-o.closed:
+				t.Error("an episode was closed that was in a call")
+			default:
+			}
+			close(o.released)
+		}
+		<-o.closed
 	}
 }
 

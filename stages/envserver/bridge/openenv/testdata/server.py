@@ -1,11 +1,15 @@
 """Environments on the real OpenEnv, one below a path each: python server.py <port>, 0 for a free one."""
 
 import asyncio
+import logging
 import os
 import random
 import sys
+import threading
 import time
 from typing import Any, Literal, Optional
+
+logging.disable()  # tools are to fail here
 
 import uvicorn
 from fastapi import FastAPI
@@ -108,7 +112,7 @@ class Desk(MCPEnvironment):
             raise RuntimeError(why)
 
         @mcp.tool
-        def draw() -> list:
+        def draw():
             """Draw a dot."""
             return ["a dot", Image(data=b"not really a png", format="png")]
 
@@ -139,8 +143,6 @@ class Desk(MCPEnvironment):
 
 
 class Unmakable(Echo):
-    made = 0
-
     def __init__(self) -> None:
         raise RuntimeError("there is no such thing")
 
@@ -171,4 +173,10 @@ class Server(uvicorn.Server):
         print("port", self.servers[0].sockets[0].getsockname()[1], flush=True)
 
 
-asyncio.run(Server(uvicorn.Config(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="warning")).serve())
+def until_parent_is_gone() -> None:
+    sys.stdin.read()
+    os._exit(0)
+
+
+threading.Thread(target=until_parent_is_gone, daemon=True).start()
+asyncio.run(Server(uvicorn.Config(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="critical")).serve())

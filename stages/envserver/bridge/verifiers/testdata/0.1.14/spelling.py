@@ -19,9 +19,9 @@ def shout(word: str) -> str:
     return word.upper()
 
 
-def load_environment(fault: str = "", tools: bool = False, grouped: bool = False, held_out: bool = True):
+def load_environment(tools: bool = False, grouped: bool = False, held_out: bool = True):
     def rows(words):
-        return Dataset.from_list([{"question": f"Say {w} backwards.", "answer": w[::-1], "info": {"word": w, "fault": fault}} for w in words])
+        return Dataset.from_list([{"question": f"Say {w} backwards.", "answer": w[::-1], "info": {"word": w, "fault": ""}} for w in words])
 
     def correct(completion, answer, info) -> float:
         match info["fault"]:

@@ -39,14 +39,13 @@ class Grouped(WordTask):
 
 
 class SpellingConfig(vf.TasksetConfig):
-    fault: str = ""
     grouped: bool = False
 
 
 class SpellingTaskset(vf.Taskset[WordTask, SpellingConfig]):
     def load(self):
         for i, word in enumerate(WORDS):
-            data = WordData(idx=i, prompt=f"Say {word} backwards.", word=word, fault=self.config.fault)
+            data = WordData(idx=i, prompt=f"Say {word} backwards.", word=word, fault={7: "raise", 8: "die", 9: "hang"}.get(i, ""))
             yield (Grouped if self.config.grouped else WordTask)(data, self.config.task)
 
 

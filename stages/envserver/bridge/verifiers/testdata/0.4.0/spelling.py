@@ -45,20 +45,18 @@ class WordTask(vf.Task[WordData]):
 
 class SpellingConfig(vf.TasksetConfig):
     split: str = "train"
-    fault: str = ""
 
 
 class SpellingTaskset(vf.Taskset[WordTask, SpellingConfig]):
     def load(self):
         words = WORDS if self.config.split == "train" else [w[1:] for w in WORDS[:4]]
         for word in words:
-            data = WordData(prompt=f"Say {word} backwards.", word=word, fault=self.config.fault)
+            data = WordData(prompt=f"Say {word} backwards.", word=word)
             yield WordTask(data, self.config.task)
 
 
 class HereConfig(vf.HarnessConfig):
     turns: int = 1
-    tries: int = 1
 
 
 class Here(vf.Harness[HereConfig]):

@@ -1,0 +1,205 @@
+package verifiers
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prl-project/prl/stages/envserver/bridge/child"
+)
+
+//go:embed launcher.py
+var script string
+
+// longestSaid is a line of the launcher, which has a task, in bytes.
+const longestSaid = 16 << 20
+
+// stopTime is how long a server may take to end by itself after SIGTERM, to give back what it holds elsewhere.
+const stopTime = 5 * time.Second
+
+// order is what launcher.py reads.
+type order struct {
+	Op       string         `json:"op"`
+	ID       string         `json:"id"`
+	Args     map[string]any `json:"args"`
+	EvalArgs map[string]any `json:"eval_args"`
+	Path     string         `json:"path"`
+	Wire     string         `json:"wire"`
+	Address  string         `json:"address,omitempty"`
+	Rows     bool           `json:"rows"`
+	Tasks    int            `json:"tasks"`
+}
+
+// line is what launcher.py says.
+type line struct {
+	Wire      string          `json:"wire"`
+	Package   string          `json:"package"`
+	Version   string          `json:"version"`
+	Group     bool            `json:"group"`
+	Split     *string         `json:"split"`
+	Task      json.RawMessage `json:"task"`
+	Ready     bool            `json:"ready"`
+	Error     string          `json:"error"`
+	Traceback string          `json:"traceback"`
+}
+
+// process is a Python process that hosts the environment. It ends when it is told to, with all that it has started.
+type process struct {
+	cmd    *exec.Cmd
+	out    *child.Output
+	marker string // in the environment of all that it has started
+	once   sync.Once
+	quit   chan struct{}
+	dead   chan struct{} // closed when it has ended
+	state  error         // once dead
+	said   *bufio.Scanner
+	pipes  []io.Closer
+}
+
+// start starts a process with an order. The caller reads what it says and ends it.
+func start(python string, what order, record *child.Record) (*process, error) {
+	p := &process{
+		out: child.NewOutput(record, 0, nil), marker: "PRL_RUNNER=" + rand.Text(), quit: make(chan struct{}), dead: make(chan struct{}),
+	}
+	text, err := json.Marshal(what)
+	if err != nil {
+		return nil, fmt.Errorf("encode the options: %w", err)
+	}
+	started := make(chan error, 1)
+	go p.run(python, append(text, '\n'), started)
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// run starts the process and sees to its end.
+func (p *process) run(python string, text []byte, started chan<- error) {
+	// The process gets a signal when the thread ends that has started it.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	orders, answers, err := p.spawn(python)
+	if err != nil {
+		started <- err
+		return
+	}
+	go func() { _, _ = orders.Write(text) }() // more than a pipe holds; it fails if the process has ended
+	p.said = bufio.NewScanner(answers)
+	p.said.Buffer(nil, longestSaid)
+	p.pipes = []io.Closer{orders, answers}
+	p.out.Note("--- process %d", p.cmd.Process.Pid)
+	started <- nil
+	ended := make(chan error, 1)
+	go func() { ended <- p.cmd.Wait() }()
+	select {
+	case err = <-ended:
+	case <-p.quit:
+		_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		select {
+		case err = <-ended:
+		case <-time.After(stopTime):
+			child.Kill(p.cmd.Process, p.marker)
+			err = <-ended
+		}
+	}
+	child.Kill(p.cmd.Process, p.marker) // what it has left behind
+	for _, pipe := range p.pipes {
+		_ = pipe.Close() // nobody is there
+	}
+	p.out.Note("--- process %d: %v", p.cmd.Process.Pid, p.cmd.ProcessState)
+	if p.state = err; err == nil {
+		p.state = errors.New("exit status 0")
+	}
+	close(p.dead)
+}
+
+func (p *process) spawn(python string) (orders, answers *os.File, err error) {
+	theirs, orders, err := os.Pipe()
+	if err != nil {
+		return nil, nil, fmt.Errorf("pipe to the process: %w", err)
+	}
+	defer theirs.Close()
+	answers, end, err := os.Pipe()
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("pipe from the process: %w", err), orders.Close())
+	}
+	defer end.Close()
+	p.cmd = exec.Command(python, "-c", script)
+	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr, p.cmd.ExtraFiles = theirs, p.out, p.out, []*os.File{end}
+	p.cmd.WaitDelay = time.Second
+	p.cmd.SysProcAttr = child.Attributes(syscall.SIGTERM)
+	p.cmd.Env = variables(python, p.marker)
+	if err := p.cmd.Start(); err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("start %s: %w", python, err), orders.Close(), answers.Close())
+	}
+	return orders, answers, nil
+}
+
+// variables are ours without the settings of prl. Programs that are installed beside the interpreter, such as uv, are found.
+func variables(python, marker string) []string {
+	vars := []string{marker, "PYTHONUNBUFFERED=1"}
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "PRL_") && !strings.HasPrefix(v, "PATH=") {
+			vars = append(vars, v)
+		}
+	}
+	path := os.Getenv("PATH")
+	if at, err := exec.LookPath(python); err == nil {
+		if at, err = filepath.Abs(at); err == nil {
+			path = filepath.Dir(at) + string(os.PathListSeparator) + path
+		}
+	}
+	return append(vars, "PATH="+path)
+}
+
+// next is the next line that the process says. It ends the process and says why if there is none before ctx ends.
+func (p *process) next(ctx context.Context) (line, error) {
+	stop := context.AfterFunc(ctx, p.stop)
+	defer stop()
+	var l line
+	if !p.said.Scan() {
+		p.stop()
+		<-p.dead
+		if ctx.Err() != nil {
+			return l, p.failure(fmt.Errorf("it was not ready in time (start_s): %w", context.Cause(ctx)))
+		}
+		return l, p.failure(errors.Join(p.said.Err(), p.state))
+	}
+	if err := json.Unmarshal(p.said.Bytes(), &l); err != nil {
+		return l, p.failure(fmt.Errorf("it said %.200q", p.said.Text()))
+	}
+	if l.Error != "" {
+		return l, &Error{Message: l.Error, Printed: l.Traceback}
+	}
+	return l, nil
+}
+
+// failure is an error with the last that the process has printed.
+func (p *process) failure(err error) error {
+	return &Error{Message: fmt.Sprintf("the process: %v", err), Printed: p.out.Tail()}
+}
+
+// dump lets Python print where it is.
+func (p *process) dump() {
+	if p.cmd.Process.Signal(syscall.SIGUSR1) == nil {
+		p.out.Settle()
+	}
+}
+
+// stop lets the process end. It does not wait.
+func (p *process) stop() {
+	p.once.Do(func() { close(p.quit) })
+}
