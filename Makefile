@@ -15,7 +15,7 @@ OPENENV := .cache/openenv
 # One that has died and is not buried yet is called otherwise.
 KAFKA_RUNS = ps -p "$$(cat $(KAFKA)/pid 2>/dev/null || echo 0)" -o comm= 2>/dev/null | grep -q 'prl-kafka$$'
 
-.PHONY: help build run test race fuzz bench lint generate chaos kafka kafka-stop python openenv torch verifiers bench-gpu
+.PHONY: help build run test race fuzz bench lint generate chaos kafka kafka-stop python openenv torch verifiers bench-gpu bench-rollouts chromium screenshots
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,7 +91,7 @@ $(TORCH)/installed: stages/trainer/torch/pyproject.toml stages/trainer/torch/ins
 	@$(TORCH)/bin/python stages/trainer/torch/install.py
 	@touch $@
 
-verifiers: $(VERIFIERS:%=.cache/verifiers-%/installed) ## the versions of the Python package verifiers that its bridge is tested with, in .cache (0.7 GB); needs Python 3.11
+verifiers: $(VERIFIERS:%=.cache/verifiers-%/installed) ## the versions of the Python package verifiers that its bridge is tested with, in .cache (1.3 GB); needs Python 3.11
 
 .cache/verifiers-%/installed: stages/envserver/bridge/verifiers/testdata/%/requirements.txt
 	@python3 -m venv --clear $(@D)
@@ -99,5 +99,19 @@ verifiers: $(VERIFIERS:%=.cache/verifiers-%/installed) ## the versions of the Py
 	@$(@D)/bin/uv pip install -q --python $(@D)/bin/python --compile-bytecode -r $<
 	@touch $@
 
+bench-rollouts: build ## what 10,000 rollouts at once cost an environment server, beside one of verifiers if `make verifiers` was run (BENCH="--takes 30s"); Linux
+	@go run ./stages/envserver/load --python "$$(ls .cache/verifiers-0.4.0/bin/python 2>/dev/null || true)" $(BENCH)
+
 bench-gpu: torch ## how fast the torch learner trains a model of Qwen3-0.6B's shape on a GPU; without one a tiny model on the CPU
 	@PYTHONPATH=stages/trainer/torch $(TORCH)/bin/python -m prl_torch.bench $(BENCH)
+
+chromium: ## Debian's Chromium, for the tests of the page; installed as root where there is none
+	@command -v chromium >/dev/null || { [ $$(id -u) = 0 ] && command -v apt-get >/dev/null || \
+	  { echo 'no Chromium on PATH: install one that is called chromium (Debian: apt-get install chromium, as root)'; exit 1; }; \
+	  apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }
+	@chromium --version
+
+screenshots: chromium ## the pictures of stages/ui/README.md (UI_URL=… of a run that goes on, UI_RUN=runs/NAME; else a made-up one)
+	@mkdir -p stages/ui/testdata
+	@PRL_UI_SCREENSHOTS=$(CURDIR)/stages/ui/testdata PRL_UI_URL=$(UI_URL) PRL_UI_RUN=$(if $(UI_RUN),$(abspath $(UI_RUN))) \
+	  go test -count=1 -timeout 20m -run TestScreenshots ./stages/ui

@@ -30,8 +30,8 @@ type ProcessorConfig struct {
 	Proof  []string // topics that hold records only after this stage has worked: then there must be state
 	// New makes the core of a partition from the state its predecessor left; nil for a partition that is new.
 	New func(partition int32, state []byte) (Core, error)
-	// Concurrency goes into the state records (environment servers).
-	Concurrency int
+	// Concurrency goes into the state records (environment servers); nil is 0.
+	Concurrency func() int
 	// TransactionTimeout is the broker's; default 4 s.
 	TransactionTimeout time.Duration
 	// CommitEvery is the least time between two transactions of a partition; default none.

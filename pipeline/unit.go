@@ -161,6 +161,10 @@ func (u *unit) state(p *Processor) ([]*schemas.StageState, error) {
 	if err != nil {
 		return nil, Fatal("state of %s partition %d: %w", p.cfg.Stage, u.partition, err)
 	}
+	concurrency := 0
+	if p.cfg.Concurrency != nil {
+		concurrency = p.cfg.Concurrency()
+	}
 	var recs []*schemas.StageState
 	for i, in := range u.inputs {
 		low, bits, err := in.set.encode()
@@ -169,7 +173,7 @@ func (u *unit) state(p *Processor) ([]*schemas.StageState, error) {
 		}
 		rec := &schemas.StageState{
 			Stage: p.cfg.Stage, Topic: in.topic, Partition: int(u.partition), Instance: p.rt.Instance,
-			LowOffset: low, NextOffset: in.set.next, Unfinished: bits, Concurrency: p.cfg.Concurrency,
+			LowOffset: low, NextOffset: in.set.next, Unfinished: bits, Concurrency: concurrency,
 		}
 		if i == 0 {
 			rec.Core = core

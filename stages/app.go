@@ -60,6 +60,10 @@ func NewApp(cfg *Config, brokers []string, instance string, log *slog.Logger) (*
 		cfg.Sink.Dir = filepath.Join(dir, "parquet")
 	}
 	cfg.EnvServer.Renderer, cfg.Inference.Renderer = cfg.Model.Renderer, cfg.Model.Renderer
+	cfg.EnvServer.Limits = map[string]int{}
+	for name, e := range cfg.Envs {
+		cfg.EnvServer.Limits[name] = e.Concurrency
+	}
 	registry, err := pipeline.NewSchemaRegistry(cfg.SchemaRegistry, log)
 	if err != nil {
 		return nil, errors.Join(err, blobs.Close())

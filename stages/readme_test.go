@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/prl-project/prl/stages/ui"
 )
 
 var update = flag.Bool("update", false, "write the README's derived parts anew")
@@ -59,10 +61,10 @@ func stageTable() string {
 	b.WriteString("| stage | does | reads | writes | divided by |\n|---|---|---|---|---|")
 	for _, s := range Flow {
 		reads := strings.Join(s.Reads, ", ")
-		if s.Name == "sink" {
+		if s.Name == "sink" || s.Name == ui.Name {
 			reads = "every topic"
 		}
-		if len(s.Tables) > 0 {
+		if len(s.Tables) > 0 && s.Name != ui.Name {
 			reads = strings.TrimPrefix(reads+"; whole: "+strings.Join(s.Tables, ", "), "; ")
 		}
 		writes := strings.Join(s.Writes, ", ")

@@ -40,7 +40,7 @@ func TestRightsAreLeast(t *testing.T) {
 		"Write demo.batches":            {"packer"},
 		"Write demo.samples":            {"scorer"},
 		"Write demo.tasks.":             {"emitter", "eval"},
-		"Read demo.tasks.":              {"envserver", "sink", "cleanup"},
+		"Read demo.tasks.":              {"envserver", "sink", "cleanup", "ui"},
 		"Write demo.state":              {"emitter", "envserver", "scorer", "packer", "eval"},
 		"Delete demo.policies":          nil,
 		"Create demo.":                  nil,

@@ -29,7 +29,7 @@ Stages: all (everything here, with an embedded broker), broker, emitter, envserv
   prl-stage --stage envserver --env wordle
   prl-stage --stage envserver --env wordle --play    lets you play it here, without a broker
   prl-stage --stage envserver --env wordle --try 20 --url http://localhost:8000    lets a model play it, behind any OpenAI-compatible server
-  prl-stage --stage envserver --env wordle --serve http://127.0.0.1:8000    offers it to clients of OpenEnv
+  prl-stage --stage envserver --env wordle --serve http://127.0.0.1:8000    offers it to clients of OpenEnv, or with zmq:// to those of verifiers
   prl-stage --stage trainer
   prl-stage --stage inference --backend vllm --url http://localhost:8100    gives a vLLM server the weights and asks it
   prl-stage --stage eval --env wordle --policy latest    measures one policy version now

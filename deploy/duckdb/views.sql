@@ -60,7 +60,8 @@ CREATE OR REPLACE VIEW evals AS
 SELECT * EXCLUDE (kafka_error, kafka_raw, avg_missing, pass_missing)
   REPLACE (CASE WHEN avg_missing THEN NULL ELSE avg_at_k END AS avg_at_k, CASE WHEN avg_missing THEN NULL ELSE avg_stderr END AS avg_stderr,
            CASE WHEN pass_missing THEN NULL ELSE pass_at_k END AS pass_at_k, CASE WHEN pass_missing THEN NULL ELSE pass_stderr END AS pass_stderr)
-FROM read_parquet(getvariable('run') || '/parquet/evals/*.parquet', union_by_name = true)
+FROM (FROM read_parquet(getvariable('run') || '/parquet/evals/*.parquet', union_by_name = true) UNION ALL BY NAME
+      SELECT false AS avg_missing, false AS pass_missing, 0.0::DOUBLE AS avg_stderr, 0.0::DOUBLE AS pass_stderr WHERE false) -- old files lack them
 WHERE kafka_error IS NULL
 QUALIFY eval NOT LIKE 'by-hand/%' OR row_number() OVER (PARTITION BY eval, version, policy ORDER BY kafka_offset DESC) = 1;
 

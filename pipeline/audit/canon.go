@@ -79,6 +79,9 @@ func (c *canon) record(path string, v reflect.Value) {
 	case schemas.Uint8s:
 		c.tensor(x)
 		return
+	case schemas.Blob:
+		c.tensor(x)
+		return
 	case []byte:
 		c.text(string(x))
 		return
@@ -131,6 +134,8 @@ func (c *canon) row(path string, t reflect.Type, value any) error {
 	switch reflect.Zero(t).Interface().(type) {
 	case schemas.Int32s, schemas.Float32s, schemas.Uint8s:
 		return c.rowTensor(strings.TrimSuffix(path, "."), t, value)
+	case schemas.Blob:
+		return c.rowBlob(strings.TrimSuffix(path, "."), value)
 	case []byte:
 		return c.rowText(path, value)
 	}
@@ -224,6 +229,25 @@ func (c *canon) rowList(path string, t reflect.Type, value any) error {
 		}
 	}
 	return must(ok, path, value)
+}
+
+// rowBlob takes bytes, or what the blob store holds by its name.
+func (c *canon) rowBlob(path string, value any) error {
+	var data []byte
+	switch v := value.(type) {
+	case string:
+		data = []byte(v)
+	case []byte:
+		data = v
+	default:
+		return must(false, path, value)
+	}
+	if name, stored := c.blobs[path]; stored && len(data) == 0 {
+		c.text(name)
+		return nil
+	}
+	c.tensor(data)
+	return nil
 }
 
 // rowTensor packs a list of numbers again, or takes what the blob store holds by its name.

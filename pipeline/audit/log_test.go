@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/prl-project/prl/pipeline"
@@ -165,6 +166,7 @@ func (l *testLog) answer(t *schemas.Trace, reward, temperature float64, versions
 	t.Nodes = []schemas.Node{
 		node(-1, 0, 0, word, 1, 2), node(0, 2, temperature, 3, word, 4), node(1, 1, temperature, 5, 6), node(1, 2, temperature, 7, word, 8),
 	}
+	t.Nodes[0].Images = []schemas.Image{{Mime: "image/png", Alt: "a dot", Data: []byte{0x89, 'P', 0xff}, SHA256: strings.Repeat("ab", 32)}}
 	for i := range versions {
 		t.Nodes[1].Versions = append(t.Nodes[1].Versions, schemas.VersionRun{Offset: i + 1, Version: versions[i]})
 	}

@@ -1,9 +1,12 @@
 package audit
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -101,6 +104,10 @@ func TestPlantedParquet(t *testing.T) {
 			_, trace := traceRecord(l, 2, 0)
 			trace.Rewards["none"] = new(0.0)
 		}, TrainedOnce, "the row of traces/0@0 has other values than the record"},
+		{"image", func(l *testLog) {
+			_, trace := traceRecord(l, 2, 0)
+			trace.Nodes[0].Images[0].Data[1]++
+		}, TrainedOnce, "the row of traces/0@0 has other values than the record"},
 		{"token", func(l *testLog) {
 			_, trace := traceRecord(l, 2, 0)
 			trace.Nodes[1].TokenIDs[0]++
@@ -165,6 +172,24 @@ func oneFile(t *testing.T, dir, topic string) string {
 		t.Fatalf("no files of %s: %v", topic, err)
 	}
 	return paths[0]
+}
+
+// An image that a row has left in the blob store counts by its SHA-256.
+func TestRowSumOfImagesInTheBlobStore(t *testing.T) {
+	data := schemas.Blob{1, 2, 0xff}
+	trace := &schemas.Trace{Env: "e", Nodes: []schemas.Node{{Parent: -1, Images: []schemas.Image{{Mime: "image/png", Data: data, SHA256: strings.Repeat("ab", 32)}}}}}
+	sum := sha256.Sum256(data)
+	row := map[string]any{"env": "e", "nodes": []any{map[string]any{"parent": int32(-1), "images": []any{
+		map[string]any{"mime": "image/png", "data": "", "sha256": strings.Repeat("ab", 32)},
+	}}}, "blobs": []any{map[string]any{"path": "nodes.0.images.0.data", "sha256": hex.EncodeToString(sum[:])}}}
+	got, err := rowSum(reflect.TypeFor[schemas.Trace](), row)
+	if err != nil || got != recordSum(trace) {
+		t.Errorf("another sum: %v", err)
+	}
+	row["blobs"] = []any{}
+	if got, err := rowSum(reflect.TypeFor[schemas.Trace](), row); err != nil || got == recordSum(trace) {
+		t.Errorf("an image that is nowhere has the same sum: %v", err)
+	}
 }
 
 // A tensor that a row has left in the blob store counts by its SHA-256.

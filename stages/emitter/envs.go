@@ -23,6 +23,10 @@ type EnvConfig struct {
 	MaxTokens int `toml:"max_tokens"`
 	// MaxRolloutTokens is the number of tokens after which a rollout is cut; 0 for run.seq_len.
 	MaxRolloutTokens int `toml:"max_rollout_tokens"`
+	// Concurrency is how many rollouts of the environment one environment server runs at once; 0 for as many as
+	// envserver.concurrency, or the environment itself, has room for. The others wait, and group_timeout counts meanwhile. The
+	// environment server reads it; the emitter does not.
+	Concurrency int `toml:"concurrency"`
 	// Timeout is how long a rollout may take, from its start.
 	Timeout pipeline.Duration `toml:"timeout"`
 	// GroupTimeout is how long a group may be open, queues included: above timeout + emitter.env_lost.
@@ -70,6 +74,8 @@ func (c EnvConfig) Validate(name string) error {
 		return fmt.Errorf("envs.%s.max_tokens = %d: 0 for as many as the rollout may have, or more", name, c.MaxTokens)
 	case c.MaxRolloutTokens < 0:
 		return fmt.Errorf("envs.%s.max_rollout_tokens = %d: 0 for run.seq_len, or more", name, c.MaxRolloutTokens)
+	case c.Concurrency < 0:
+		return fmt.Errorf("envs.%s.concurrency = %d: 0 for no limit of its own, or more", name, c.Concurrency)
 	case c.Timeout < pipeline.Duration(time.Millisecond):
 		return fmt.Errorf("envs.%s.timeout = %v: at least 1ms", name, c.Timeout)
 	case c.Policy == schemas.TeacherSelf || c.Policy != "" && !pipeline.ValidName(c.Policy):

@@ -28,6 +28,13 @@ func (s *Server) announce(ctx context.Context, cl *kgo.Client) error {
 	var recs []*kgo.Record
 	for _, p := range s.players {
 		info, err := describe(ctx, p)
+		for errors.Is(err, env.ErrFull) && ctx.Err() == nil { // rollouts have all the room
+			select {
+			case <-ctx.Done():
+			case <-time.After(announcePause):
+			}
+			info, err = describe(ctx, p)
+		}
 		if err != nil {
 			return pipeline.Fatal("announce environment %s: %w", p.info.Name, err)
 		}

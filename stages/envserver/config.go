@@ -12,6 +12,9 @@ import (
 type Config struct {
 	// Concurrency is how many rollouts run at once, of all environments of the process together.
 	Concurrency int `toml:"concurrency"`
+	// Limits are how many rollouts of an environment run at once, by its name: envs.<name>.concurrency, which is set there. 0 is no
+	// limit of its own.
+	Limits map[string]int `toml:"-"`
 	// ModelURL is the root of the inference server.
 	ModelURL string `toml:"model_url"`
 	// Model is the name model calls ask for; empty where the server has only one.

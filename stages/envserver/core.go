@@ -60,9 +60,9 @@ func (c *core) Process(r pipeline.Record, _ *pipeline.Out) error {
 		return nil // it comes again, and runs already
 	}
 	before := c.inherited[r.Offset]
-	j := &job{core: c, player: c.player, task: t, ref: r.Ref, crashes: before.crashes}
+	j := &job{core: c, player: c.player, queue: c.pool.queue(c.player.info.Name), task: t, ref: r.Ref, crashes: before.crashes}
 	if before.started {
-		if j.crashes++; plays && j.crashes < len(c.pool.queues) {
+		if j.crashes++; plays && j.crashes < len(c.pool.crashing) {
 			c.pool.rerun(j, rerunCrashed)
 		}
 	}

@@ -10,7 +10,10 @@
 //	           too), and what is played again changes nothing
 //
 // One process serves several environments, each with a consumer group of its own; its slots (concurrency) are shared, and
-// the oldest task gets the next one.
+// the oldest task gets the next one. An environment may have room for fewer rollouts, by its configuration ([envs.<name>]
+// concurrency) or its own word (env.Limited), at any time another number: its tasks then wait in their order, without any of
+// their time counting, and let those of other environments pass. A rollout that finds no room after all waits again
+// (env.ErrFull). How long is the emitter's matter, whose group_timeout counts.
 //
 // Hard guarantees, each with a test of its name:
 //
@@ -40,6 +43,16 @@
 // rollout's time, and the teacher as much as the fifth that is left, from when the episode has been scored: a slow score is
 // not the teacher's failure. Its time counts as scoring. Evals have no teacher.
 //
+// An environment that plays whole rollouts itself (env.Host) asks for what the policy says over HTTP: on 127.0.0.1, at a port
+// the system chooses, every rollout has a path of its own that nobody can guess and that ends with it. There are OpenAI's
+// /v1/chat/completions (whole or streamed, with tools, stop strings, log-probabilities and token ids) and /v1/models, and
+// vLLM's /inference/v1/generate beside /v1. All guarantees above hold: messages that repeat what was answered go on from
+// those tokens, everything else is a branch of its own. A rollout is sampled as its task says: another temperature or top_p,
+// penalties, several choices or another model's name are refused (400, 404), a seed or a pinned version of the request means
+// nothing, max_tokens and stop strings may end an answer earlier. A stream brings the answer in one event at its end, since
+// what was shown of a call that had to be tried again might not be what is recorded. Calls that are made side by side have
+// their seeds in the order in which they arrive.
+//
 // Before anything is played the servers of frozen policies are looked at, and demonstrations measured, so that a teacher that
 // could never answer ends the stage at its start.
 //
@@ -48,9 +61,10 @@
 // one. What is begun again is counted (prl_envserver_reruns_total): of one server that ends without warning the rollouts
 // that ran, of a rebalance those on the partitions that moved.
 //
-// The parts: rollout, conversation, episode, model, teach, demonstration and toolcalls play one rollout; group a task; pool
-// shares the slots; core and state are what the shell runs; publish, announce, follow and outcomes speak to Kafka; only makes
-// the server one of an eval by hand; this file joins them.
+// The parts: rollout, conversation, episode, model, teach, demonstration and toolcalls play one rollout; hosted, hostendpoint,
+// hostdesk, hostgraph and hostclock one that a host plays; group a task; pool and queue share the slots, and room asks
+// environments for theirs; core and state are what the shell runs; publish, announce, follow and outcomes speak to Kafka;
+// only makes the server one of an eval by hand; this file joins them.
 package envserver
 
 import (
@@ -124,16 +138,20 @@ func newServer(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment
 		if _, whole := envs[name].(env.GroupScorer); host && whole {
 			return nil, fmt.Errorf("envserver: the environment %s plays whole rollouts itself (env.Host), and cannot score groups (env.GroupScorer)", name)
 		}
+		s.pool.atMost(name, cfg.Limits[name])
+		if _, ok := envs[name].(env.Limited); ok {
+			s.pool.hasRoom(name, 0) // until it says how much
+		}
 		p := &player{
 			environment: envs[name], info: info, caller: caller{model, cfg.Retries, time.Duration(cfg.RequestTimeout), warn},
 			envTimeout: time.Duration(cfg.EnvTimeout), maxBytes: cfg.MaxEnvBytes, maxStuck: cfg.MaxStuck, model: cfg.Model, instance: rt.Instance,
-			teacher: teachers[name], newest: s.pool.version,
+			teacher: teachers[name], newest: s.pool.version, atOnce: func() int { return s.pool.concurrency(name) },
 		}
 		if _, ok := envs[name].(env.Demonstrator); p.teacher.Policy == schemas.TeacherSelf && !ok {
 			return nil, fmt.Errorf("envs.%s.teacher = %q: the environment has no demonstrations to show it (env.Demonstrator); name a frozen policy", name, schemas.TeacherSelf)
 		}
 		processor, err := pipeline.NewProcessor(rt, pipeline.ProcessorConfig{
-			Stage: "envserver", Group: group(name), Inputs: []string{pipeline.TopicTasks(name)}, Concurrency: cfg.Concurrency,
+			Stage: "envserver", Group: group(name), Inputs: []string{pipeline.TopicTasks(name)}, Concurrency: p.atOnce,
 			CommitEvery: often.commit, TickEvery: often.tick, Heartbeat: often.heartbeat,
 			New: func(_ int32, state []byte) (pipeline.Core, error) { return newCore(s.pool, p, state) },
 		})
@@ -192,6 +210,11 @@ func (s *Server) Run(ctx context.Context) error {
 	g, work := errgroup.WithContext(inner)
 	for _, p := range s.processors {
 		g.Go(func() error { return p.Run(work) })
+	}
+	for _, p := range s.players {
+		if environment, ok := p.environment.(env.Limited); ok {
+			g.Go(func() error { return s.heed(work, p, environment) })
+		}
 	}
 	g.Go(func() error { return s.announce(work, cl) })
 	if endpoint != nil {

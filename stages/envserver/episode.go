@@ -71,8 +71,8 @@ func (e *episode) tearDown(ctx context.Context) {
 
 // do makes one call under the deadline; a panic becomes an error. After an error the episode can only be closed.
 func do[T any](ctx context.Context, e *episode, what string, f func(context.Context) (T, error)) (T, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, e.limit, fmt.Errorf("%s: no answer in %v", what, e.limit))
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	type result struct {
 		v   T
 		err error
@@ -88,7 +88,11 @@ func do[T any](ctx context.Context, e *episode, what string, f func(context.Cont
 			r.err = inWords(r.err)
 			done <- r
 		}()
-		r.v, r.err = f(ctx)
+		// Its time begins when it does: thousands may wait for a processor before it.
+		timed, stop := context.WithTimeoutCause(ctx, e.limit, fmt.Errorf("%s: no answer in %v", what, e.limit))
+		defer stop()
+		defer context.AfterFunc(timed, func() { cancel(context.Cause(timed)) })()
+		r.v, r.err = f(timed)
 	}()
 	select {
 	case r := <-done:

@@ -7,15 +7,16 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/prl-project/prl/schemas"
 	"github.com/prl-project/prl/stages/envserver/env"
 )
 
-// play runs a task, one rollout or a whole group, and returns a trace of each; nil if the server stopped meanwhile.
-// sampled may be called by several goroutines at once.
+// play runs a task, one rollout or a whole group, and returns a trace of each; nil if the server stopped meanwhile, or the
+// environment had no room. sampled may be called by several goroutines at once.
 func (p *player) play(ctx context.Context, t *schemas.Task, sampled func(version int64)) []*schemas.Trace {
 	scorer, whole := p.environment.(env.GroupScorer)
 	if whole != (t.RolloutIndex < 0) {
@@ -26,13 +27,13 @@ func (p *player) play(ctx context.Context, t *schemas.Task, sampled func(version
 	for _, i := range indices(t) {
 		rollouts = append(rollouts, p.newRollout(t, i, run, sampled))
 	}
-	errs := playAll(ctx, rollouts)
+	errs := playAll(ctx, rollouts, p.atOnce)
 	if whole && errors.Join(errs...) == nil {
 		errs[0] = p.scoreGroup(ctx, scorer, rollouts)
 	}
 	first := -1
 	for i, err := range errs {
-		if errors.Is(err, errStopped) {
+		if errors.Is(err, errStopped) || errors.Is(err, errFull) {
 			return nil
 		}
 		if err != nil && first < 0 {
@@ -52,23 +53,27 @@ func (p *player) play(ctx context.Context, t *schemas.Task, sampled func(version
 	return traces
 }
 
-// playAll plays rollouts side by side; when one fails, the others end too. It returns their errors.
-func playAll(ctx context.Context, rollouts []*rollout) []error {
+// playAll plays rollouts side by side, as many as there is room for; when one fails, the others end too. It returns their errors.
+func playAll(ctx context.Context, rollouts []*rollout, room func() int) []error {
 	if len(rollouts) == 1 {
 		return []error{rollouts[0].guarded(ctx)} // thousands run at once: none has a goroutine more than it needs
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	errs := make([]error, len(rollouts))
-	var wg sync.WaitGroup
+	var all errgroup.Group
+	if room != nil {
+		all.SetLimit(max(room(), 1))
+	}
 	for i, r := range rollouts {
-		wg.Go(func() {
+		all.Go(func() error {
 			if errs[i] = r.guarded(ctx); errs[i] != nil {
 				cancel(errs[i])
 			}
+			return errs[i]
 		})
 	}
-	wg.Wait()
+	_ = all.Wait() // each has its own
 	return errs
 }
 

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prl-project/prl/schemas"
 	"github.com/prl-project/prl/stages/inference"
 	"github.com/prl-project/prl/stages/inference/render"
 )
@@ -62,7 +61,9 @@ func (d *desk) Renderer(context.Context) (render.Renderer, error) { return d.ren
 
 // Models implements inference.Speaker.
 func (d *desk) Models(context.Context) ([]inference.ModelCard, error) {
-	return []inference.ModelCard{{ID: d.name, Object: "model", Created: d.clock.begun.Unix(), OwnedBy: "prl", MaxModelLen: d.task.MaxRolloutTokens, Renderer: d.renderer.ID()}}, nil
+	return []inference.ModelCard{{
+		ID: d.name, Object: "model", Created: d.clock.begun.Unix(), OwnedBy: "prl", MaxModelLen: d.task.MaxRolloutTokens, Renderer: d.renderer.ID(),
+	}}, nil
 }
 
 // Hear implements inference.Speaker.
@@ -116,18 +117,20 @@ func (d *desk) Hear(_ context.Context, a inference.Ask) (inference.Exchange, err
 
 // checkAsk refuses what would not be sampled as the task says.
 func (d *desk) checkAsk(a inference.Ask) error {
-	refuse := func(status int, code, format string, args ...any) error {
-		return &inference.Error{Status: status, Code: code, Message: fmt.Sprintf(format, args...)}
+	bad := func(format string, args ...any) error {
+		return &inference.Error{Status: http.StatusBadRequest, Code: inference.CodeUnsupported, Message: fmt.Sprintf(format, args...)}
 	}
+	const otherwise = "%s = %g: this rollout is sampled at %g; ask for that, or for none"
 	switch r := a.Request; {
 	case r.Model != "" && r.Model != d.name:
-		return refuse(http.StatusNotFound, inference.CodeNoModel, "model %q is not served here: %s is; a judge or another model has a URL of its own", r.Model, d.name)
+		return &inference.Error{Status: http.StatusNotFound, Code: inference.CodeNoModel,
+			Message: fmt.Sprintf("model %q is not served here: %s is; a judge or another model has a URL of its own", r.Model, d.name)}
 	case a.Temperature != nil && *a.Temperature != d.task.Temperature:
-		return refuse(http.StatusBadRequest, inference.CodeUnsupported, "temperature = %g: this rollout is sampled at %g; ask for that, or for none", *a.Temperature, d.task.Temperature)
+		return bad(otherwise, "temperature", *a.Temperature, d.task.Temperature)
 	case a.TopP != nil && *a.TopP != d.task.TopP:
-		return refuse(http.StatusBadRequest, inference.CodeUnsupported, "top_p = %g: this rollout is sampled at %g; ask for that, or for none", *a.TopP, d.task.TopP)
+		return bad(otherwise, "top_p", *a.TopP, d.task.TopP)
 	case r.TopLogprobs > 0:
-		return refuse(http.StatusBadRequest, inference.CodeUnsupported, "top_logprobs = %d: in a rollout there are those of the sampled tokens only", r.TopLogprobs)
+		return bad("top_logprobs = %d: in a rollout there are those of the sampled tokens only", r.TopLogprobs)
 	}
 	return nil
 }
@@ -207,49 +210,4 @@ func (d *desk) close() {
 	d.over = true
 	d.mu.Unlock()
 	d.stop()
-}
-
-// A hostClock measures how long a rollout waits for the model: the time in which at least one call does.
-type hostClock struct {
-	begun time.Time
-
-	mu          sync.Mutex
-	running     int
-	first, last time.Time     // begin of the first call, end of the last
-	since       time.Time     // that some run
-	waited      time.Duration // all told
-}
-
-func (c *hostClock) enter() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := time.Now()
-	if c.running++; c.running == 1 {
-		c.since = now
-	}
-	if c.first.IsZero() {
-		c.first = now
-	}
-}
-
-func (c *hostClock) leave() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.last = time.Now()
-	if c.running--; c.running == 0 {
-		c.waited += c.last.Sub(c.since)
-	}
-}
-
-// tell splits the time until now: before the first call, in calls, behind the last, and the host's between them.
-func (c *hostClock) tell(t *schemas.Timing) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-	if c.last.IsZero() || c.running > 0 {
-		t.SetupMs, t.GenerationMs = ms(time.Since(c.begun)-c.waited), ms(c.waited)
-		return
-	}
-	t.SetupMs, t.GenerationMs = ms(c.first.Sub(c.begun)), ms(c.waited)
-	t.EnvironmentMs, t.ScoringMs = ms(c.last.Sub(c.first)-c.waited), ms(time.Since(c.last))
 }

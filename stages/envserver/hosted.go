@@ -15,9 +15,9 @@ import (
 // an environment beyond it.
 //
 // The rollout fails if the model did, whatever the host says; if the host did; and if the host ends without an answer of the
-// policy, or behind a request that had to be refused. A host that fails behind a limit on the policy only did not score what
-// the policy did: the rollout is truncated and has no reward, and as it would come to the same limit again it is not tried
-// again.
+// policy, or behind a request that had to be refused. A host that fails behind a limit on the policy, and neither panics nor is
+// lost, only did not score what the policy did: the rollout is truncated and has no reward, and as it would come to the same
+// limit again it is not tried again.
 func (r *rollout) hosted(ctx context.Context, host env.Host, deadline time.Time) error {
 	defer r.record()
 	task, err := r.hostTask(ctx, host)
@@ -27,7 +27,8 @@ func (r *rollout) hosted(ctx context.Context, host env.Host, deadline time.Time)
 	running, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	end := deadline.Add(r.envTimeout)
-	running, cancel := context.WithDeadlineCause(running, end, fmt.Errorf("the rollout has not ended in %v after the policy's time was over", r.envTimeout))
+	running, cancel := context.WithDeadlineCause(running, end,
+		fmt.Errorf("the rollout has not ended in %v after the policy's time was over", r.envTimeout))
 	defer cancel()
 	d := newDesk(running, r, deadline, fail)
 	base, shut := r.endpoint.open(d)
@@ -44,7 +45,7 @@ func (r *rollout) hosted(ctx context.Context, host env.Host, deadline time.Time)
 	switch {
 	case d.failed != nil:
 		return fault(ctx, errorModel, d.failed)
-	case err != nil && late == nil && r.cut != "" && !out.panicked:
+	case err != nil && late == nil && r.cut != "" && !out.gone:
 		out.Info = unscored(err)
 	case err != nil && late != nil:
 		return fault(ctx, errorEnvironment, late)
@@ -98,7 +99,7 @@ func (r *rollout) hostTask(ctx context.Context, host env.Host) (json.RawMessage,
 // hostEnd is how a host's call ended.
 type hostEnd struct {
 	env.Outcome
-	panicked bool
+	gone bool // by a panic, or lost: no limit explains that
 }
 
 // runHost waits for a host no longer than the limit.
@@ -111,6 +112,6 @@ func (r *rollout) runHost(ctx context.Context, host env.Host, job env.Job, limit
 	e.limit = limit
 	return do(ctx, e, "run", func(ctx context.Context) (hostEnd, error) {
 		out, err := env.RunHost(ctx, host, job)
-		return hostEnd{out, errors.As(err, new(*env.PanicError))}, err
+		return hostEnd{out, errors.As(err, new(*env.PanicError)) || errors.As(err, new(*env.LostError))}, err
 	})
 }

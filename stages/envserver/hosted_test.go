@@ -352,16 +352,16 @@ func TestHistoriesInOtherWords(t *testing.T) {
 func TestHostEnds(t *testing.T) {
 	r := qwen3(t)
 	hello := func() *model { return tells(r, "hello<|im_end|>") }
-	long := func(ctx context.Context, job env.Job, calls int) (error, int) {
+	long := func(ctx context.Context, job env.Job, calls int) (int, error) {
 		history := []any{user("go")}
 		for i := range calls {
 			a, err := chat(ctx, job, history, nil)
 			if err != nil {
-				return err, i
+				return i, err
 			}
 			history = append(history, a.again(), user("on"))
 		}
-		return nil, calls
+		return calls, nil
 	}
 	broken := func() *model {
 		return &model{answer: func(context.Context, int, inference.Request) (inference.Completion, error) {
@@ -405,7 +405,7 @@ func TestHostEnds(t *testing.T) {
 		{name: "no call", model: hello(), run: func(context.Context, env.Job) (env.Outcome, error) { return won() },
 			want: end{kind: errorEnvironment, what: "without an answer of the policy"}},
 		{name: "the host fails", model: hello(), run: func(ctx context.Context, job env.Job) (env.Outcome, error) {
-			err, _ := long(ctx, job, 1)
+			_, err := long(ctx, job, 1)
 			return env.Outcome{}, errors.Join(err, errors.New("broken"))
 		}, want: end{kind: errorEnvironment, what: "broken", calls: 1}},
 		{name: "the host panics", model: hello(), run: func(context.Context, env.Job) (env.Outcome, error) { panic("oh") },
@@ -441,32 +441,36 @@ func TestHostEnds(t *testing.T) {
 			return won()
 		}, want: end{kind: errorEnvironment, what: "maximum context length is 10 tokens"}},
 		{name: "turns", turns: 3, model: hello(), run: func(ctx context.Context, job env.Job) (env.Outcome, error) {
-			if err, n := long(ctx, job, 9); n != 3 || err.(*refused).code != inference.CodeTooLong || err.(*refused).status != 400 {
+			if n, err := long(ctx, job, 9); n != 3 || err.(*refused).code != inference.CodeTooLong || err.(*refused).status != 400 {
 				t.Errorf("%v after %d", err, n)
 			}
 			return won()
 		}, want: end{truncated: true, stop: stopMaxTurns, rewarded: true, calls: 3}},
 		{name: "tokens", turns: 99, model: hello(), task: func(task *schemas.Task) { task.MaxRolloutTokens = 170 }, run: func(ctx context.Context, job env.Job) (env.Outcome, error) {
-			if err, _ := long(ctx, job, 99); err == nil || !strings.Contains(err.Error(), "maximum context length is 170 tokens") {
+			if _, err := long(ctx, job, 99); err == nil || !strings.Contains(err.Error(), "maximum context length is 170 tokens") {
 				t.Errorf("the host is told %v", err)
 			}
 			return won()
 		}, want: end{truncated: true, stop: stopMaxTokens, rewarded: true, calls: 6}},
 		{name: "tokens, then a shorter history", turns: 99, model: hello(), task: func(task *schemas.Task) { task.MaxRolloutTokens = 170 }, run: func(ctx context.Context, job env.Job) (env.Outcome, error) {
 			_, _ = long(ctx, job, 99)
-			if err, _ := long(ctx, job, 1); err != nil {
+			if _, err := long(ctx, job, 1); err != nil {
 				return env.Outcome{}, err
 			}
 			return won()
 		}, want: end{rewarded: true, stop: "won", calls: 7}},
 		{name: "a limit on which the host fails", turns: 2, model: hello(), run: func(ctx context.Context, job env.Job) (env.Outcome, error) {
-			err, _ := long(ctx, job, 9)
+			_, err := long(ctx, job, 9)
 			return env.Outcome{}, err
 		}, want: end{truncated: true, stop: stopMaxTurns, calls: 2}},
 		{name: "a limit, and a panic", turns: 1, model: hello(), run: func(ctx context.Context, job env.Job) (env.Outcome, error) {
 			_, _ = long(ctx, job, 2)
 			panic("oh")
 		}, want: end{kind: errorEnvironment, what: "panicked: oh", calls: 1}},
+		{name: "a limit, and the host is lost", turns: 1, model: hello(), run: func(ctx context.Context, job env.Job) (env.Outcome, error) {
+			_, _ = long(ctx, job, 2)
+			return env.Outcome{}, &env.LostError{Err: errors.New("killed")}
+		}, want: end{kind: errorEnvironment, what: "killed", calls: 1}},
 		{name: "an answer the host has cut", model: hello(), run: func(ctx context.Context, job env.Job) (env.Outcome, error) {
 			if a, err := chat(ctx, job, []any{user("go")}, map[string]any{"max_tokens": 2}); err != nil || a.Content != "he" || a.Finish != "length" {
 				t.Errorf("%+v %v", a, err)
@@ -474,7 +478,7 @@ func TestHostEnds(t *testing.T) {
 			return won()
 		}, want: end{rewarded: true, stop: "won", calls: 1}},
 		{name: "the host knows of a limit", model: hello(), run: func(ctx context.Context, job env.Job) (env.Outcome, error) {
-			if err, _ := long(ctx, job, 1); err != nil {
+			if _, err := long(ctx, job, 1); err != nil {
 				return env.Outcome{}, err
 			}
 			out, _ := won()
@@ -482,7 +486,7 @@ func TestHostEnds(t *testing.T) {
 			return out, nil
 		}, want: end{truncated: true, rewarded: true, stop: "sandbox_timeout", calls: 1}},
 		{name: "time", turns: 9, model: silentAfter(1), task: func(task *schemas.Task) { task.TimeoutMs = 300 }, run: func(ctx context.Context, job env.Job) (env.Outcome, error) {
-			if err, n := long(ctx, job, 2); n != 1 || err.(*refused).code != inference.CodeTooLong {
+			if n, err := long(ctx, job, 2); n != 1 || err.(*refused).code != inference.CodeTooLong {
 				t.Errorf("%v after %d", err, n)
 			}
 			return won()
@@ -492,7 +496,7 @@ func TestHostEnds(t *testing.T) {
 			return won()
 		}, want: end{kind: errorModel, what: "time is over", calls: 1}},
 		{name: "tokens that nobody sampled", model: hello(), run: func(ctx context.Context, job env.Job) (env.Outcome, error) {
-			if err, _ := long(ctx, job, 1); err != nil {
+			if _, err := long(ctx, job, 1); err != nil {
 				return env.Outcome{}, err
 			}
 			out, _ := won()
@@ -500,7 +504,7 @@ func TestHostEnds(t *testing.T) {
 			return out, nil
 		}, want: end{kind: errorEnvironment, what: "none that the policy sampled", calls: 1}},
 		{name: "no number", model: hello(), run: func(ctx context.Context, job env.Job) (env.Outcome, error) {
-			err, _ := long(ctx, job, 1)
+			_, err := long(ctx, job, 1)
 			out, _ := won()
 			out.Info = json.RawMessage("[1]")
 			return out, err

@@ -121,9 +121,15 @@ var errGone = errors.New("the environment ended the goroutine that called it (ru
 
 // words is an error of an environment in plain words. An error's methods are the environment's code, too, which may panic or
 // block, so they are called where its other code is.
-type words struct{ message, traceback string }
+type words struct {
+	message, traceback string
+	full               bool // it is env.ErrFull
+}
 
 func (w *words) Error() string { return w.message }
+
+// Is tells what else counts of it.
+func (w *words) Is(target error) bool { return w.full && target == env.ErrFull }
 
 // Traceback implements env.Traced.
 func (w *words) Traceback() string { return w.traceback }
@@ -135,10 +141,13 @@ func inWords(err error) (out error) {
 	}
 	defer func() {
 		if v := recover(); v != nil {
-			out = &words{fmt.Sprintf("an error of type %T, which panics when it is asked what it says", err), cut(string(debug.Stack()), mostTraceback)}
+			out = &words{
+				message:   fmt.Sprintf("an error of type %T, which panics when it is asked what it says", err),
+				traceback: cut(string(debug.Stack()), mostTraceback),
+			}
 		}
 	}()
-	w := &words{message: cut(err.Error(), mostMessage)}
+	w := &words{message: cut(err.Error(), mostMessage), full: errors.Is(err, env.ErrFull)}
 	if traced, ok := errors.AsType[env.Traced](err); ok {
 		w.traceback = cut(traced.Traceback(), mostTraceback)
 	}

@@ -18,14 +18,15 @@ type job struct {
 	ref     pipeline.Ref
 	crashes int // ends without warning so far
 	phase   phase
-	slots   int   // that it takes, or would: one for each of its rollouts
+	queue   *queue
+	slots   int   // that it has: one for each of its rollouts that may run at once
 	seq     int64 // order of arrival in this process
 	cancel  context.CancelCauseFunc
 	// start is the lowest policy version among its sampled tokens so far; -1 before the first
 	start int64
 }
 
-// A phase is how far a job has come. A job only moves forward.
+// A phase is how far a job has come. A job only moves forward, except that one for which there was no room waits again.
 type phase int
 
 const (
@@ -36,10 +37,11 @@ const (
 	dropped // it will not be run here
 )
 
-// A pool shares its slots among the tasks of all environments of the process, the oldest first, and runs them.
+// A pool shares its slots among the tasks of all environments of the process, the oldest first, and runs them. Those of an
+// environment that has no room for more wait, and let those of others pass.
 type pool struct {
 	size    int
-	play    func(context.Context, *job) []*schemas.Trace // nil if ctx was cancelled with errStopped
+	play    func(context.Context, *job) []*schemas.Trace // nil if ctx was cancelled with errStopped, or there was no room
 	publish func(context.Context, []*schemas.Trace) error
 	plays   func(*schemas.Task) bool // tasks it denies are never started
 	rerun   func(j *job, why string) // counts a task that is begun again
@@ -51,8 +53,8 @@ type pool struct {
 	stopping bool
 	used     int
 	seq      int64
-	queues   [][]*job // waiting, in order of arrival, by number of crashes
-	crashing []int    // slots used, by number of crashes
+	queues   map[string]*queue // by environment
+	crashing []int             // slots used, by number of crashes
 	jobs     map[*job]struct{}
 	busy     int           // jobs that run, or whose end their core has not reported
 	changed  chan struct{} // closed when busy falls
@@ -63,7 +65,7 @@ type pool struct {
 
 func newPool(size, maxCrashes int) *pool {
 	p := &pool{
-		size: size, queues: make([][]*job, maxCrashes), crashing: make([]int, maxCrashes), jobs: map[*job]struct{}{},
+		size: size, queues: map[string]*queue{}, crashing: make([]int, maxCrashes), jobs: map[*job]struct{}{},
 		changed: make(chan struct{}), newest: -1, decided: map[string]*idset.Set{}, rerun: func(*job, string) {},
 		plays: func(*schemas.Task) bool { return true },
 	}
@@ -71,9 +73,9 @@ func newPool(size, maxCrashes int) *pool {
 	return p
 }
 
-// limit is how many slots tasks with a number of crashes may have together, so that a task that kills the process does
+// crashLimit is how many slots tasks with a number of crashes may have together, so that a task that kills the process does
 // not take many others with it again and again.
-func (p *pool) limit(crashes int) int {
+func (p *pool) crashLimit(crashes int) int {
 	if crashes < 2 {
 		return p.size
 	}
@@ -84,58 +86,39 @@ func (p *pool) limit(crashes int) int {
 func (p *pool) add(j *job) {
 	p.seq++
 	j.seq, j.start = p.seq, -1
-	j.slots = min(len(indices(j.task)), p.size)
 	switch {
 	case p.stopping:
-	case j.crashes >= len(p.queues):
+	case j.crashes >= len(p.crashing):
 		p.conclude(j, &failure{schemas.ErrorCrashed, fmt.Errorf("its process ended without warning %d times", j.crashes)})
 	case p.isDecided(j.task):
 		p.conclude(j, errDecided)
 	default:
 		p.jobs[j] = struct{}{}
-		p.queues[j.crashes] = append(p.queues[j.crashes], j)
+		j.queue.push(j)
 	}
 }
 
-// grant gives free slots to the oldest jobs that may run, under the mutex. One that is held back for its crashes lets
-// others pass; one for which there are too few slots does not.
+// grant gives free slots to the oldest jobs that may run, under the mutex. One that is held back for its crashes, or for which
+// its environment has no room, lets others pass; one for which there are too few slots does not.
 func (p *pool) grant() {
 	for p.open && !p.stopping {
 		var next *job
-		for crashes := range p.queues {
-			j := p.head(crashes)
-			if j == nil {
-				continue
-			}
-			if n := p.crashing[crashes]; n > 0 && n+j.slots > p.limit(crashes) {
-				continue
-			}
-			if next == nil || j.seq < next.seq {
-				next = j
+		var slots int
+		for _, q := range p.queues {
+			if j, n := p.next(q); j != nil && (next == nil || j.seq < next.seq) {
+				next, slots = j, n
 			}
 		}
-		if next == nil || p.used+next.slots > p.size {
+		if next == nil || p.used+slots > p.size {
 			return
 		}
-		p.queues[next.crashes] = p.queues[next.crashes][1:]
-		next.phase, next.core.dirty = granted, true
-		p.used += next.slots
-		p.crashing[next.crashes] += next.slots
+		q := next.queue
+		q.waiting[next.crashes] = q.waiting[next.crashes][1:]
+		next.phase, next.core.dirty, next.slots = granted, true, slots
+		p.used += slots
+		q.used += slots
+		p.crashing[next.crashes] += slots
 	}
-}
-
-// head is the oldest waiting job with a number of crashes.
-func (p *pool) head(crashes int) *job {
-	q := p.queues[crashes]
-	for len(q) > 0 && q[0].phase != waiting {
-		q[0] = nil
-		q = q[1:]
-	}
-	p.queues[crashes] = q
-	if len(q) == 0 {
-		return nil
-	}
-	return q[0]
 }
 
 // release gives a job's slots back, under the mutex. A job that was not played has none.
@@ -144,7 +127,9 @@ func (p *pool) release(j *job) {
 		return
 	}
 	p.used -= j.slots
+	j.queue.used -= j.slots
 	p.crashing[j.crashes] -= j.slots
+	j.slots = 0
 }
 
 // launch runs a job that has been granted, under the mutex.
@@ -155,7 +140,6 @@ func (p *pool) launch(j *job) {
 
 // conclude ends a job that is not played with the traces it gets instead, under the mutex. It needs no slot.
 func (p *pool) conclude(j *job, why error) {
-	j.slots = 0
 	p.begin(j)
 	p.wg.Go(func() { p.end(j, j.player.refuse(j.task, why)) })
 }
@@ -168,10 +152,14 @@ func (p *pool) begin(j *job) context.Context {
 	return ctx
 }
 
-// end writes a job's traces and tells its core when they are acknowledged. Without traces, or if the server stops
-// before, the task stays unfinished. Its slots are taken until then: traces that cannot be written hold up new ones, and a
+// end writes a job's traces and tells its core when they are acknowledged. If the server stops before, the task stays unfinished;
+// without traces it waits again. Its slots are taken until then: traces that cannot be written hold up new ones, and a
 // task that may kill the process starts only when those held back with it are through.
 func (p *pool) end(j *job, traces []*schemas.Trace) {
+	if traces == nil && p.ctx.Err() == nil {
+		p.putBack(j)
+		return
+	}
 	var err error = errStopped
 	if traces != nil {
 		err = p.publish(p.ctx, traces)

@@ -29,6 +29,7 @@ type player struct {
 	endpoint    *hostEndpoint // of an environment that plays rollouts itself
 	teacher     Teacher       // scores sampled tokens; the zero value is none
 	newest      func() int64  // policy version that is known
+	atOnce      func() int    // rollouts of the environment; nil for any number
 }
 
 // recorded is how traces name a policy; empty is the one that is trained.
@@ -95,6 +96,9 @@ func (r *rollout) episode(ctx context.Context, deadline time.Time) error {
 	timing.SetupMs = since(start)
 	if open.task != nil {
 		r.trace.Task = valid(string(open.task))
+	}
+	if _, limited := r.environment.(env.Limited); limited && ctx.Err() == nil && errors.Is(err, env.ErrFull) {
+		return errFull
 	}
 	if err != nil {
 		return fault(ctx, errorEnvironment, err)

@@ -38,10 +38,13 @@ func qwen3Tokenizer(t testing.TB, more ...string) []byte {
 	var added []any
 	names := []string{"<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>"}
 	for i, name := range append(names, more...) {
-		added = append(added, map[string]any{"id": 256 + i, "content": name, "special": i < 2})
+		added = append(added, map[string]any{
+			"id": 256 + i, "content": name, "special": i < 2, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+		})
 	}
+	bytes := map[string]any{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true}
 	data, err := json.Marshal(map[string]any{
-		"added_tokens": added, "pre_tokenizer": map[string]any{"type": "ByteLevel"}, "decoder": map[string]any{"type": "ByteLevel"},
+		"version": "1.0", "added_tokens": added, "pre_tokenizer": bytes, "decoder": bytes,
 		"model": map[string]any{"type": "BPE", "vocab": vocab, "merges": []string{}},
 	})
 	if err != nil {

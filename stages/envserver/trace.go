@@ -38,6 +38,7 @@ var (
 	errDeadline = errors.New("the rollout's time is over")
 	errStopped  = errors.New("the server stops")
 	errStale    = &failure{schemas.ErrorStale, errors.New("the policy has moved on by more than max_off_policy_steps since the first token")}
+	errFull     = errors.New("the environment has no room")
 	errDecided  = &failure{schemas.ErrorCancelled, errors.New("the group's outcome is known")}
 )
 

@@ -15,6 +15,7 @@ import (
 
 const (
 	pollWait  = 500 * time.Millisecond
+	pingWait  = 5 * time.Second
 	lookEvery = 10 * time.Second // at the files, where no topic is followed, or after a failure
 )
 
@@ -249,6 +250,9 @@ func (u *UI) follow(ctx context.Context, from, seen positions) error {
 	for _, env := range u.options.Envs {
 		topics = append(topics, pipeline.TopicTasks(env))
 	}
+	if err := u.ping(ctx); err != nil {
+		return err
+	}
 	f, err := u.rt.FollowFrom(from, topics...)
 	if err != nil {
 		return err
@@ -262,7 +266,7 @@ func (u *UI) follow(ctx context.Context, from, seen positions) error {
 		}
 		u.model.load.Live, u.model.load.Error = true, ""
 	})
-	for {
+	for heard := u.now(); ; {
 		poll, cancel := context.WithTimeout(ctx, pollWait)
 		recs, err := f.Poll(poll)
 		if errors.Is(err, pipeline.ErrTransient) {
@@ -276,9 +280,32 @@ func (u *UI) follow(ctx context.Context, from, seen positions) error {
 		if err != nil {
 			return fmt.Errorf("follow the run: %w", err)
 		}
+		if now := u.now(); len(recs) > 0 {
+			heard = now
+		} else if now.Sub(heard) > lookEvery { // a client waits for brokers that are gone, and says nothing
+			if err := u.ping(ctx); err != nil {
+				return err
+			}
+			heard = now
+		}
 		u.model.feed(recs, u.now())
 		for _, r := range recs {
 			seen.raise(r.Topic, r.Partition, r.Offset+1)
 		}
 	}
+}
+
+// ping reports an error where the brokers do not answer.
+func (u *UI) ping(ctx context.Context) error {
+	cl, err := u.rt.Client()
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	ctx, cancel := context.WithTimeout(ctx, pingWait)
+	defer cancel()
+	if err := cl.Ping(ctx); err != nil {
+		return fmt.Errorf("the brokers do not answer: %w", err)
+	}
+	return nil
 }

@@ -160,7 +160,9 @@ func TestImages(t *testing.T) {
 			t.Errorf("%s: it begins", name)
 		}
 		e = script()
-		e.reply = func(Message) (Turn, error) { return Turn{Messages: []Message{{Role: RoleUser, Images: []Image{bad}}}}, nil }
+		e.reply = func(Message) (Turn, error) {
+			return Turn{Messages: []Message{{Role: RoleUser, Images: []Image{bad}}}}, nil
+		}
 		if _, err := begin(t, e).Reply(t.Context(), Assistant("a")); err == nil {
 			t.Errorf("%s: it goes on", name)
 		}

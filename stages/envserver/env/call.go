@@ -85,13 +85,11 @@ func (m *method) check(text string) error {
 	if err := json.Unmarshal([]byte(text), &instance); err != nil {
 		return fmt.Errorf("not JSON: %w", err)
 	}
-	if _, ok := instance.(map[string]any); !ok {
+	object, ok := instance.(map[string]any)
+	if !ok {
 		return errors.New("not a JSON object")
 	}
-	if err := m.schema.Validate(instance); err != nil {
-		return errors.New(strings.TrimPrefix(err.Error(), "validating root: "))
-	}
-	return nil
+	return m.schema.check(object)
 }
 
 // maxDepth is how deep arguments may be nested; the check against a schema takes longer than in proportion to it.

@@ -20,7 +20,8 @@ type Host interface {
 	Environment
 	// Run plays one rollout to its end and scores it. It is called by many goroutines at once. An error, as everywhere here,
 	// is a failure of the infrastructure, and so is an outcome of a rollout one of whose model calls failed, even if the host
-	// thinks otherwise. When ctx ends the host stops the rollout and lets go of what it holds; it is over then, and the
+	// thinks otherwise. Only the error of a host that fails behind a limit on the policy is taken for the limit's, unless it is
+	// a [LostError] or a panic. When ctx ends the host stops the rollout and lets go of what it holds; it is over then, and the
 	// endpoint answers 410.
 	Run(ctx context.Context, job Job) (Outcome, error)
 }
@@ -75,6 +76,13 @@ type Outcome struct {
 	// server; the trace has its own.
 	Messages []Message
 }
+
+// LostError is an error of [Host].Run that nothing in the rollout explains: what played it was killed, hangs or cannot be reached.
+type LostError struct{ Err error }
+
+func (l *LostError) Error() string { return l.Err.Error() }
+
+func (l *LostError) Unwrap() error { return l.Err }
 
 // Hosted is the Start of a [Host].
 type Hosted struct{}

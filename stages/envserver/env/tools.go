@@ -77,7 +77,7 @@ type method struct {
 	source bool // it is a ToolSource's, and no method in Go
 	index  int  // of the method in its type
 	args   reflect.Type
-	schema *jsonschema.Resolved
+	schema *argsSchema
 }
 
 func (t *toolset) list() []Tool {
@@ -119,7 +119,7 @@ func toolsOf(episode Episode) (*toolset, error) {
 		if err != nil {
 			return nil, fmt.Errorf("tool %s of %s: encode schema: %w", m.Name, t, err)
 		}
-		resolved, err := schema.Resolve(nil)
+		resolved, err := newArgsSchema(schema)
 		if err != nil {
 			return nil, fmt.Errorf("tool %s of %s: resolve schema: %w", m.Name, t, err)
 		}
@@ -140,7 +140,7 @@ func sourceTools(s ToolSource) (*toolset, error) {
 		if err := json.Unmarshal(tool.Schema, &schema); err != nil {
 			return nil, fmt.Errorf("tool %s: decode schema: %w", tool.Name, err)
 		}
-		resolved, err := schema.Resolve(nil)
+		resolved, err := newArgsSchema(&schema)
 		if err != nil {
 			return nil, fmt.Errorf("tool %s: resolve schema: %w", tool.Name, err)
 		}

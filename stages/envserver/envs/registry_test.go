@@ -10,6 +10,7 @@ import (
 
 	"github.com/prl-project/prl/pipeline/pipelinetest/need"
 	"github.com/prl-project/prl/stages/envserver/env"
+	"github.com/prl-project/prl/stages/envserver/env/envtest"
 )
 
 // strict decodes TOML as the configuration file is decoded.
@@ -32,6 +33,27 @@ func TestNamesAreThoseOfTheEnvironments(t *testing.T) {
 			if got := e.Info().Name; got != name {
 				t.Errorf("environment %q calls itself %q", name, got)
 			}
+		})
+	}
+}
+
+// Every environment keeps the contract, whoever plays it; with players that know the game, and other options, it is held to it
+// in its own folder.
+func TestConformance(t *testing.T) {
+	for _, name := range Names() {
+		t.Run(name, func(t *testing.T) {
+			switch name {
+			case "python":
+				need.Python3(t)
+			case "judge":
+				t.Log("it needs a judge: its own test has one")
+				return
+			}
+			e, err := Open(name, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			envtest.Run(t, e)
 		})
 	}
 }

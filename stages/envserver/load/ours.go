@@ -63,7 +63,7 @@ func playOurs(ctx context.Context, f flags, dir string, m *model) (result, error
 	if f.Profiles != "" {
 		go s.profile(ctx, f, m)
 	}
-	r := result{Server: "prl-stage", Asked: f.Concurrency}
+	r := result{Server: "prl-stage"}
 	if r.Rollouts, err = s.played(ctx, rt, f.rollouts(f.Concurrency)); err != nil {
 		return r, err
 	}
@@ -80,7 +80,7 @@ func (f flags) rollouts(atOnce int) int {
 	if f.Rollouts > 0 {
 		return f.Rollouts
 	}
-	return 2 * atOnce
+	return atOnce
 }
 
 // newRun makes the topics of a run whose version 0 is published.

@@ -65,10 +65,10 @@ func playVerifiers(ctx context.Context, f flags, dir string, m *model) (result, 
 		return result{}, err
 	}
 	defer func() { _ = driver.Wait() }() // it has said all
-	if came.Failed > 0 {
-		return result{}, fmt.Errorf("%d rollouts of verifiers failed: %s", came.Failed, came.Why)
+	if came.Played == 0 {
+		return result{}, fmt.Errorf("all %d rollouts of verifiers failed: %s", came.Failed, came.Why)
 	}
-	r := result{Server: "verifiers 0.4.0", Asked: f.PythonOnce, Rollouts: came.Played, Took: time.Duration(came.Seconds * float64(time.Second))}
+	r := result{Server: "verifiers 0.4.0", Rollouts: came.Played, Failed: came.Failed, Took: time.Duration(came.Seconds * float64(time.Second))}
 	if r.Usage, err = meter.read(); err != nil {
 		return r, err
 	}

@@ -27,6 +27,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -83,7 +84,7 @@ func (s Server) timeout() time.Duration {
 // What a server may say at most.
 const (
 	mostTools = 1000
-	mostBytes = 24 << 20 // of one message: an image of the largest size, in base64, and more
+	mostBytes = 12 << 20 // of one message: an image of the largest size, in base64, and more
 )
 
 // Session is an open session with a server.
@@ -92,6 +93,7 @@ type Session struct {
 	session *mcp.ClientSession
 	process *process // nil with a remote one
 	tools   []env.Tool
+	closing sync.Once
 }
 
 var _ env.ToolSource = (*Session)(nil)
@@ -119,7 +121,7 @@ func (s *Session) connect(ctx context.Context) (err error) {
 	var transport mcp.Transport
 	if s.server.URL != "" {
 		transport = &mcp.StreamableClientTransport{
-			Endpoint: s.server.URL, HTTPClient: s.server.Client, MaxRetries: -1, DisableStandaloneSSE: true, MaxEventSize: mostBytes,
+			Endpoint: s.server.URL, HTTPClient: bounded(s.server.Client), MaxRetries: -1, DisableStandaloneSSE: true, MaxEventSize: mostBytes,
 		}
 	} else {
 		if s.process, err = start(s.server); err != nil {
@@ -177,21 +179,21 @@ func (s *Session) failure(attempt string, err error) error {
 	return fmt.Errorf("%s the MCP server %s: %w", attempt, s.server.Command[0], err)
 }
 
-// Close ends the session, and a local server with all that it has started. It may be called more than once.
+// Close ends the session, and a local server with all that it has started.
 func (s *Session) Close() error {
-	ended := make(chan struct{})
-	if s.session == nil {
-		close(ended)
-	} else {
+	s.closing.Do(func() {
+		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			_ = s.session.Close() // what it says of its end changes nothing
+			if s.session != nil {
+				_ = s.session.Close() // what it says of its end changes nothing
+			}
 		}()
-	}
-	if s.process == nil {
-		within(grace, ended)
-		return nil
-	}
-	s.process.end(ended)
+		if s.process == nil {
+			within(grace, ended)
+		} else {
+			s.process.end(ended)
+		}
+	})
 	return nil
 }

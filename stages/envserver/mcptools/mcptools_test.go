@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -35,7 +36,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "a word of farewell")
 		os.Exit(3)
 	default:
-		if err := newServer().Run(context.Background(), &mcp.StdioTransport{}); err != nil {
+		if err := newServer(nil).Run(context.Background(), &mcp.StdioTransport{}); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 		}
 		if behaviour == "stays" {
@@ -51,8 +52,9 @@ type addArgs struct {
 
 type nothing struct{}
 
-// newServer is a server as the SDK makes it, with tools that do well and tools that do not. It counts for itself.
-func newServer() *mcp.Server {
+// newServer is a server as the SDK makes it, with tools that do well and tools that do not. It counts for itself. What hangs goes on
+// at last; nil for never.
+func newServer(last <-chan struct{}) *mcp.Server {
 	s := mcp.NewServer(&mcp.Implementation{Name: "tester", Version: "1"}, nil)
 	text := func(format string, args ...any) *mcp.CallToolResult {
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprintf(format, args...)}}}
@@ -90,7 +92,8 @@ func newServer() *mcp.Server {
 		return nil, nil, nil
 	})
 	mcp.AddTool(s, &mcp.Tool{Name: "hang"}, func(context.Context, *mcp.CallToolRequest, nothing) (*mcp.CallToolResult, any, error) {
-		select {}
+		<-last // whatever the context says
+		return text("late"), nil, nil
 	})
 	mcp.AddTool(s, &mcp.Tool{Name: "children"}, func(context.Context, *mcp.CallToolRequest, nothing) (*mcp.CallToolResult, any, error) {
 		child := exec.Command("sleep", "1000")
@@ -116,9 +119,13 @@ func local(t testing.TB, behaviour string) Server {
 // remote is a server behind HTTP, which has a state for each session.
 func remote(t testing.TB) Server {
 	t.Helper()
-	s := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return newServer() }, nil))
-	t.Cleanup(s.Close)
-	t.Cleanup(s.CloseClientConnections) // of calls that hang
+	last := make(chan struct{})
+	s := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return newServer(last) }, nil))
+	t.Cleanup(func() {
+		close(last)
+		s.CloseClientConnections()
+		s.Close()
+	})
 	return Server{URL: s.URL}
 }
 
@@ -230,20 +237,20 @@ func TestFaultsOfServers(t *testing.T) {
 			}
 		})
 	}
-	t.Run("floods", func(t *testing.T) {
-		s := open(t, local(t, "serve"))
-		if m, err := call(t, s, "huge", `{}`); err == nil {
-			t.Errorf("%d bytes are taken", len(m.Content))
-		}
-		if _, err := call(t, s, "add", `{"a": 1, "b": 1}`); err == nil {
-			t.Error("it goes on as if nothing were")
-		}
-	})
+	whole := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return newServer(nil) }, &mcp.StreamableHTTPOptions{JSONResponse: true}))
+	defer whole.Close()
+	for name, server := range map[string]Server{"stdio": local(t, "serve"), "events": remote(t), "one answer": {URL: whole.URL}} {
+		t.Run("floods, "+name, func(t *testing.T) {
+			if m, err := call(t, open(t, server), "huge", `{}`); err == nil {
+				t.Errorf("%d bytes are taken", len(m.Content))
+			}
+		})
+	}
 	t.Run("a remote one goes away", func(t *testing.T) {
-		handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return newServer() }, nil)
-		gone := false
+		handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return newServer(nil) }, nil)
+		var gone atomic.Bool
 		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if gone {
+			if gone.Load() {
 				http.Error(w, "gone", http.StatusBadGateway)
 				return
 			}
@@ -251,7 +258,7 @@ func TestFaultsOfServers(t *testing.T) {
 		}))
 		defer web.Close()
 		s := open(t, Server{URL: web.URL})
-		gone = true
+		gone.Store(true)
 		if m, err := call(t, s, "add", `{"a": 1, "b": 1}`); err == nil || !strings.Contains(err.Error(), web.URL) {
 			t.Errorf("%+v, %v", m, err)
 		}
@@ -259,9 +266,10 @@ func TestFaultsOfServers(t *testing.T) {
 }
 
 func TestServersThatDoNotBegin(t *testing.T) {
-	mute := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	last := make(chan struct{})
+	mute := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-last }))
 	defer mute.Close()
-	defer mute.CloseClientConnections()
+	defer close(last)
 	only := local(t, "serve")
 	only.Only = []string{"add", "subtract"}
 	for name, test := range map[string]struct {

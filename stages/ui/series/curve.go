@@ -3,6 +3,7 @@ package series
 import (
 	"math"
 	"slices"
+	"strconv"
 )
 
 // curve is points in the order of their steps.
@@ -85,9 +86,9 @@ func number(v float64) float64 {
 	if v == 0 || math.IsNaN(v) || math.IsInf(v, 0) {
 		return 0
 	}
-	scale := math.Pow(10, 5-math.Floor(math.Log10(math.Abs(v))))
-	if r := math.Round(v*scale) / scale; !math.IsNaN(r) && !math.IsInf(r, 0) {
-		return r
+	short, err := strconv.ParseFloat(strconv.FormatFloat(v, 'g', 6, 64), 64)
+	if err != nil {
+		return v
 	}
-	return v
+	return short
 }

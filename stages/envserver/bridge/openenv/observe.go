@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/prl-project/prl/stages/envserver/env"
 )
 
 // observe is the text of an observation: of the fields that the option show names, or of all. A field alone that is a text is that
@@ -26,7 +28,7 @@ func (c Config) observe(observation json.RawMessage) (string, error) {
 				parts = append(parts, text)
 			}
 		}
-		if !known {
+		if _, alone := fields["metadata"]; !known && len(fields) > int(env.Bool(alone)) {
 			return "", fmt.Errorf("show = %q: the observation has %s", c.Show, strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
 		}
 		return strings.Join(parts, "\n"), nil

@@ -113,6 +113,7 @@ func TestObserve(t *testing.T) {
 		{`{"text":"hello","board":[1, 2],"n":0}`, "board text", "[1,2]\nhello"},
 		{`{"text":"hello"}`, "text board", "hello"},
 		{`{"text":"hello"}`, "board", "error: show"},
+		{`{"metadata":{}}`, "board", ""},
 		{`[]`, "", "error: "},
 	} {
 		cfg := Defaults()

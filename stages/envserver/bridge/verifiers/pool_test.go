@@ -70,7 +70,18 @@ func TestElastic(t *testing.T) {
 		if n := p.size(); n != 2 {
 			t.Errorf("%d workers for 9 rollouts", n)
 		}
-		taken = append(taken, take(t, p, 40)...)
+		taken = append(taken, take(t, p, 3)...)
+		if a, b := p.live[0].active, p.live[1].active; a != 9 || b != 3 {
+			t.Errorf("of 12 rollouts the older worker has %d and the newer %d", a, b)
+		}
+		for range 5 {
+			p.release(p.live[0], true)
+		}
+		take(t, p, 5)
+		if a, b := p.live[0].active, p.live[1].active; a != 9 || b != 3 {
+			t.Errorf("of 12 rollouts the older worker has %d and the newer %d, where the older had room", a, b)
+		}
+		taken = append(taken, take(t, p, 37)...)
 		if n := p.size(); n != 3 {
 			t.Errorf("%d workers for 49 rollouts", n)
 		}

@@ -1,14 +1,18 @@
 package verifiers
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -224,7 +228,7 @@ func TestReal040Tools(t *testing.T) {
 	m := newModel(t, func(_ *http.Request, messages []object) said {
 		if last := messages[len(messages)-1]; textOf(last, "role") == "user" {
 			sized(t, e.pool, 2)
-			goal := strings.Trim(textOf(last, "content"), "Count to.")
+			goal := number(textOf(last, "content"))
 			return said{calls: []any{object{"id": "x", "type": "function", "function": object{"name": "counter_add", "arguments": `{"n":` + goal + `}`}}}}
 		}
 		return said{text: "done"}
@@ -239,7 +243,7 @@ func TestReal040Tools(t *testing.T) {
 	var both sync.WaitGroup
 	for _, goal := range []string{"Count to 7.", "Count to 12."} {
 		both.Go(func() {
-			row := `{"prompt":"` + goal + `","goal":` + strings.Trim(goal, "Count to.") + `}`
+			row := `{"prompt":"` + goal + `","goal":` + number(goal) + `}`
 			out, err := env.RunHost(t.Context(), e, m.job(row))
 			if err != nil {
 				t.Errorf("%v\n%s", err, traceback(err))
@@ -253,6 +257,11 @@ func TestReal040Tools(t *testing.T) {
 	}
 	both.Wait()
 	sized(t, e.pool, 1)
+}
+
+// number is the goal of "Count to 7."
+func number(prompt string) string {
+	return strings.TrimSuffix(strings.TrimPrefix(prompt, "Count to "), ".")
 }
 
 // sized waits until a pool has so many workers.
@@ -306,6 +315,53 @@ func TestReal021(t *testing.T) {
 		t.Error(err)
 	}
 	play(t, e, m, `{"task_idx":2}`) // it goes on
+
+	pid := e.pool.live[0].p.cmd.Process.Pid
+	if err := e.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("process %d is still there: %v", pid, err)
+	}
+	if _, err := env.RunHost(t.Context(), e, m.job(`{"task_idx":2}`)); !errors.Is(err, errClosed) {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+// TestInvariant_NoOrphans kills a process that has started servers: they end, too.
+func TestInvariant_NoOrphans(t *testing.T) {
+	if os.Getenv("VERIFIERS_ORPHAN") != "" {
+		e := open(t, "0.2.1", "spelling", nil)
+		fmt.Println("pid", e.pool.live[0].p.cmd.Process.Pid)
+		select {} // until it is killed
+	}
+	installed(t, "0.2.1")
+	cmd := exec.Command(os.Args[0], "-test.run", "^TestInvariant_NoOrphans$", "-test.v")
+	cmd.Env = append(os.Environ(), "VERIFIERS_ORPHAN=1")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid, lines := 0, bufio.NewScanner(out)
+	for pid == 0 && lines.Scan() {
+		_, _ = fmt.Sscanf(lines.Text(), "pid %d", &pid) // other lines say other things
+	}
+	if err := errors.Join(cmd.Process.Kill(), syscall.Kill(pid, 0)); err != nil || pid == 0 {
+		t.Fatalf("process %d: %v", pid, err)
+	}
+	_ = cmd.Wait() // it was killed
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil || strings.Contains(string(state), ") Z ") {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("process %d outlives us", pid)
+		}
+	}
 }
 
 // TestReal021Group has rewards that compare a group: those are refused at the start.

@@ -138,6 +138,7 @@ func (v *Verifiers) Run(ctx context.Context, job env.Job) (env.Outcome, error) {
 			err = w.why
 		case <-time.After(2 * stopTime):
 		}
+		err = &env.LostError{Err: err}
 	}
 	return out, err
 }

@@ -98,6 +98,17 @@ func Noise(rng *rand.Rand, conversation []env.Message, tools []env.Tool) env.Mes
 	return m
 }
 
+// Script says one text after the other, in each conversation of its own, and the last one ever after.
+func Script(texts ...string) Player {
+	return func(_ *rand.Rand, conversation []env.Message, _ []env.Tool) env.Message {
+		said := 0
+		for _, m := range conversation {
+			said += int(env.Bool(m.Role == env.RoleAssistant))
+		}
+		return env.Assistant(texts[min(said, len(texts)-1)])
+	}
+}
+
 // OneOf replies with one of the texts, at random.
 func OneOf(texts ...string) Player {
 	return func(rng *rand.Rand, _ []env.Message, _ []env.Tool) env.Message {

@@ -22,13 +22,13 @@ const (
 	parallel     = 8      // episodes side by side
 )
 
-// Run holds an environment to the contract of package env. It plays [Noise] and the given players; a random legal player should
-// be among them, so that the game is reached. Run it with the race detector, too.
+// Run holds an environment to the contract of package env. It plays [Noise], [Typed] and the given players; a random legal player
+// should be among them, so that the game is reached. Run it with the race detector, too.
 func Run(t *testing.T, e env.Environment, players ...Player) {
 	t.Helper()
 	for _, c := range checks {
 		t.Run(c.name, func(t *testing.T) {
-			if err := c.check(e, append(players, Noise)); err != nil {
+			if err := c.check(e, append(players[:len(players):len(players)], Noise, Typed)); err != nil {
 				t.Error(err)
 			}
 		})
@@ -46,6 +46,7 @@ var checks = []struct {
 	{"BadTasks", checkBadTasks},
 	{"Episodes", checkEpisodes},
 	{"Cut", checkCut},
+	{"Calls", checkCalls},
 	{"UnknownFields", checkUnknownFields},
 	{"Concurrent", checkConcurrent},
 	{"Baselines", checkBaselines},

@@ -158,7 +158,7 @@ func (s *Server) borrow(ctx context.Context, id string) (_ *session, done func()
 	}
 	session := s.sessions.find(id)
 	if session == nil {
-		return nil, nil, fmt.Errorf("Unknown session_id: %s", id)
+		return nil, nil, original("Unknown session_id: " + id)
 	}
 	end := s.sessions.begin(session)
 	session.turn.Lock()

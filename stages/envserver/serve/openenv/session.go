@@ -56,6 +56,11 @@ var (
 	errClosed   = errors.New("the session was closed")
 )
 
+// original is an error in the words of the original server.
+type original string
+
+func (o original) Error() string { return string(o) }
+
 // fullError says that there are as many sessions as there may be.
 type fullError struct{ active, most int }
 
@@ -127,9 +132,9 @@ func (s *sessions) attach(id string) (_ *session, leave func(), err error) {
 	session := s.byID[id]
 	switch {
 	case session == nil:
-		return nil, nil, fmt.Errorf("Unknown session_id: %s", id)
+		return nil, nil, original("Unknown session_id: " + id)
 	case session.attached:
-		return nil, nil, fmt.Errorf("Session %s already has an attached WebSocket", id)
+		return nil, nil, original("Session " + id + " already has an attached WebSocket")
 	}
 	session.attached, session.used = true, time.Now()
 	return session, func() {

@@ -27,10 +27,11 @@ func (m *Models) Allow(entry string) error {
 	if m.Variables == nil {
 		m.Variables = map[string][]string{}
 	}
-	m.Variables[origin] = m.Variables[origin]
+	variables := m.Variables[origin]
 	if variable != "" {
-		m.Variables[origin] = append(m.Variables[origin], variable)
+		variables = append(variables, variable)
 	}
+	m.Variables[origin] = variables
 	return nil
 }
 
@@ -64,7 +65,7 @@ func (m Models) access(base, keyVar string, headers, fromVars map[string]string)
 	if err != nil {
 		return a, fmt.Errorf("base_url: %w", err)
 	}
-	if _, listed := m.Variables[origin]; !listed && !m.Any {
+	if _, listed := m.Variables[origin]; !listed && !m.Any && base == "" {
 		return a, fmt.Errorf("base_url: %s is none of the servers that may be asked (--models)", origin)
 	}
 	variable := func(name string) string {

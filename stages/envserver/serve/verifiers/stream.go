@@ -79,6 +79,11 @@ func (s *Server) reply(r *rollout) object {
 // whole is a trace of wire 0.2.1.
 func (s *Server) whole(r *rollout) object {
 	t := s.header(r, shape021)
+	data := object{"prompt": chatOf(r.messages[:r.prompt])} // which is not optional there
+	for field, v := range r.task.data {
+		data[field] = v
+	}
+	t["task"] = object{"type": "Task", "data": data}
 	for field, v := range s.state(r, shape021) {
 		t[field] = v
 	}

@@ -206,15 +206,6 @@ func unix(t time.Time) float64 {
 
 func (s span) object() object { return object{"start": unix(s.start), "end": unix(s.end)} }
 
-func (s span) seconds() float64 {
-	if s.end.IsZero() {
-		return 0
-	}
-	return s.end.Sub(s.start).Seconds()
-}
-
 func (t timing) object(f shape) object {
-	agent := t.agent.object()
-	v := object{"start": unix(t.start.start), "setup": t.setup.object(), f.agent: agent, "scoring": t.scoring.object()}
-	return v
+	return object{"start": unix(t.start.start), "setup": t.setup.object(), f.agent: t.agent.object(), "scoring": t.scoring.object()}
 }

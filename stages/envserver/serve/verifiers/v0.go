@@ -12,7 +12,7 @@ import (
 
 func (p *peer) requestV0(ctx context.Context, id string, payload []byte) {
 	if string(payload) == "ping" {
-		if err := p.conn.Send([]byte(id), []byte("pong")); err != nil {
+		if err := p.send(id, "", success()); err != nil {
 			_ = p.conn.Close()
 		}
 		return
@@ -46,7 +46,7 @@ func (p *peer) runV0(ctx context.Context, id string, payload []byte) error {
 	case "health":
 		return p.send(id, "", success())
 	default:
-		return fmt.Errorf("Unknown request type: %s", kind) //nolint:staticcheck // the words of the original
+		return original("Unknown request type: " + kind)
 	}
 	who, err := p.playerOfV0(request)
 	if err != nil {

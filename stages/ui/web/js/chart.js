@@ -101,7 +101,7 @@ export class Chart {
       width: this.body.clientWidth || 300, height: this.height, padding: [8, 8, 0, 0], legend: { show: false },
       scales: { x: { time: false }, y: { range: (u, low, high) => chart.range(low, high) } },
       axes: [
-        { ...axis, size: 26, gap: 4, values: (u, vs) => vs.map(v => Number.isInteger(v) ? num(v) : '') },
+        { ...axis, size: 20, gap: 3, values: (u, vs) => vs.map(v => Number.isInteger(v) ? num(v) : '') },
         { ...axis, size: 46, gap: 4, space: 34, values: (u, vs) => vs.map(v => chart.format === num ? tick(v) : chart.format(v)) },
       ],
       cursor: { sync: { key: sync.key, setSeries: false }, y: false, points: { size: 6 }, drag: { x: true, y: false } },

@@ -1,0 +1,134 @@
+package envserver
+
+import (
+	"slices"
+
+	"github.com/prl-project/prl/schemas"
+)
+
+// A queue is the tasks of one environment that wait, and how many of its rollouts may run at once. It is under the pool's
+// mutex.
+type queue struct {
+	own     int      // limit of the configuration; 0 for none
+	limited bool     // the environment says how much room it has
+	room    int      // that it has, as far as is known
+	used    int      // slots
+	waiting [][]*job // in order of arrival, by number of crashes
+}
+
+// queue is that of an environment, under the mutex.
+func (p *pool) queue(env string) *queue {
+	q := p.queues[env]
+	if q == nil {
+		q = &queue{waiting: make([][]*job, len(p.crashing))}
+		p.queues[env] = q
+	}
+	return q
+}
+
+// limit is how many slots the environment's tasks may have together, of those that there are.
+func (q *queue) limit(size int) int {
+	if q.own > 0 {
+		size = min(size, q.own)
+	}
+	if q.limited {
+		size = min(size, q.room)
+	}
+	return size
+}
+
+// push queues a job, before those that came later.
+func (q *queue) push(j *job) {
+	w := q.waiting[j.crashes]
+	at, _ := slices.BinarySearchFunc(w, j.seq, func(other *job, seq int64) int { return int(other.seq - seq) })
+	q.waiting[j.crashes] = slices.Insert(w, at, j)
+}
+
+// head is the oldest waiting job with a number of crashes.
+func (q *queue) head(crashes int) *job {
+	w := q.waiting[crashes]
+	for len(w) > 0 && w[0].phase != waiting {
+		w[0] = nil
+		w = w[1:]
+	}
+	q.waiting[crashes] = w
+	if len(w) == 0 {
+		return nil
+	}
+	return w[0]
+}
+
+// next is the oldest job of a queue that may run, with the slots it would take; nil if there is none, or no room for it. One that
+// is held back for its crashes lets others pass.
+func (p *pool) next(q *queue) (*job, int) {
+	limit := q.limit(p.size)
+	var next *job
+	var slots int
+	for crashes := range q.waiting {
+		j := q.head(crashes)
+		if j == nil || next != nil && next.seq < j.seq {
+			continue
+		}
+		// A group for which there will never be room for all at once is played in parts.
+		want := max(1, min(rollouts(j.task), limit))
+		if n := p.crashing[crashes]; n > 0 && n+want > p.crashLimit(crashes) {
+			continue
+		}
+		next, slots = j, want
+	}
+	if next == nil || q.used+slots > limit {
+		return nil, 0
+	}
+	return next, slots
+}
+
+// atMost sets the limit that the configuration has for an environment; 0 for none.
+func (p *pool) atMost(env string, n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.queue(env).own = n
+}
+
+// hasRoom tells how many rollouts an environment can have at once. What runs beyond that runs on.
+func (p *pool) hasRoom(env string, n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	q := p.queue(env)
+	q.limited, q.room = true, max(n, 0)
+}
+
+// concurrency is how many rollouts of an environment may run at once.
+func (p *pool) concurrency(env string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.queue(env).limit(p.size)
+}
+
+// putBack lets a job for which its environment had no room wait again, in its old place. Nothing more of the environment starts
+// until it has said again how much room there is.
+func (p *pool) putBack(j *job) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	j.cancel(nil)
+	p.release(j)
+	p.rest()
+	if j.core != nil {
+		j.core.dirty = true // it is listed as not started
+	}
+	j.queue.room = min(j.queue.room, j.queue.used)
+	if j.core == nil || p.stopping {
+		j.phase = dropped
+		delete(p.jobs, j)
+		return
+	}
+	j.phase, j.start = waiting, -1
+	j.queue.push(j)
+}
+
+// rollouts is how many a task asks for.
+func rollouts(t *schemas.Task) int {
+	if t.RolloutIndex >= 0 {
+		return 1
+	}
+	return t.GroupSize
+}
