@@ -3,6 +3,7 @@ package stages
 import (
 	"bytes"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,8 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/stages/emitter"
+	"github.com/prl-project/prl/stages/eval"
 )
 
 // TestConfigs loads every configuration that ships and makes every stage of it.
@@ -27,6 +30,9 @@ func TestConfigs(t *testing.T) {
 				t.Fatal(err)
 			}
 			cfg.Dir = t.TempDir()
+			// What is played by other processes is in the tests of its bridge.
+			maps.DeleteFunc(cfg.Envs, func(_ string, e emitter.EnvConfig) bool { return e.Source != "" })
+			maps.DeleteFunc(cfg.Evals, func(_ string, e eval.Config) bool { _, ok := cfg.Envs[e.Env]; return !ok })
 			app, err := NewApp(cfg, []string{"localhost:1"}, "test", slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)

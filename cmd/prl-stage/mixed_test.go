@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"math"
 	"net"
 	"os"
@@ -26,6 +25,8 @@ import (
 // mixedRatios are the weights of the environments of TestMixed.
 var mixedRatios = map[string]int{"catch": 2, "larger": 1, "guess": 1}
 
+const mixedSteps = 3
+
 // TestMixed trains on three environments, mixed by ratio: one of the package verifiers, whose server the bridge starts; one of a
 // server of OpenEnv; and one in Go. One of the Python processes is killed while it holds rollouts in their middle. The run ends by
 // itself with all of them trained, everything holds that must, and the weights are the same whichever process was killed.
@@ -42,7 +43,7 @@ func TestMixed(t *testing.T) {
 			server := &openEnvServer{python: filepath.Join(openenv, "bin", "python"), port: freePort(t)}
 			server.start(t, held["guess"])
 			sets := []string{
-				"run.max_steps=3", "run.batch_size=16", `model.alphabet="0123456789lsr"`, "envserver.env_timeout=3m",
+				fmt.Sprintf("run.max_steps=%d", mixedSteps), "run.batch_size=16", `model.alphabet="0123456789lsr"`, "envserver.env_timeout=3m",
 				`scorer.filters.zero_advantage.mode="monitor"`, fmt.Sprintf("envs.catch.ratio=%d", mixedRatios["catch"]), "envs.catch.group_size=4",
 				fmt.Sprintf(`envs.larger={source = "verifiers:held_larger", ratio = %d, group_size = 4, max_tokens = 2, options = {python = %q, path = %q, workers = 1}}`,
 					mixedRatios["larger"], filepath.Join(verifiers, "bin", "python"), filepath.Join(root, "cmd/prl-stage/testdata/mixed")),
@@ -120,7 +121,7 @@ func (s *openEnvServer) start(t *testing.T, held string) {
 	s.cmd = cmd
 	t.Cleanup(func() {
 		if s.cmd == cmd {
-			_, _ = in.(io.Closer), cmd.Process.Kill()
+			_, _ = in.Close(), cmd.Process.Kill()
 			_ = cmd.Wait() // it says that it was killed
 		}
 	})
@@ -146,7 +147,7 @@ func freePort(t *testing.T) string {
 func mixedRecords(t *testing.T, dir string, sets []string, victim string) {
 	t.Helper()
 	failed, replies, groups, packed := map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
-	total := 0
+	total, ratios := 0, 0
 	withServed(t, dir, "test", sets, func(ctx context.Context, app *stages.App) {
 		rt := app.Runtime
 		spans, err := rt.Spans(ctx, true, pipeline.TopicTraces, pipeline.TopicOutcomes, pipeline.TopicMetrics)
@@ -159,7 +160,6 @@ func mixedRecords(t *testing.T, dir string, sets []string, victim string) {
 				switch v := rec.Value.(type) {
 				case *schemas.Trace:
 					if len(v.Errors) > 0 {
-						t.Logf("XX %s %d %d attempt %d %+v %+v", v.Env, v.GroupID, v.RolloutIndex, v.Attempt, v.Errors, v.Timing)
 						failed[v.Env]++
 						break
 					}
@@ -177,7 +177,10 @@ func mixedRecords(t *testing.T, dir string, sets []string, victim string) {
 					}
 				case *schemas.MetricPoint:
 					// The trainer's own log-probabilities of what was sampled: strictly on-policy they are those that were recorded.
-					if v.Name == "ratio" && math.Abs(v.Value-1) > 1e-4 || v.Name == "kl" && math.Abs(v.Value) > 1e-4 {
+					if v.Name != "ratio" {
+						break
+					}
+					if ratios++; math.Abs(v.Value-1) > 1e-5 {
 						t.Errorf("step %d: %s is %v", *v.Step, v.Name, v.Value)
 					}
 				}
@@ -189,6 +192,9 @@ func mixedRecords(t *testing.T, dir string, sets []string, victim string) {
 		}
 	})
 	t.Logf("groups %v, rollouts packed %v, failed %v, replies %v", groups, packed, failed, replies)
+	if ratios != mixedSteps {
+		t.Errorf("the trainer says %d ratios of policies, want one for each of %d steps", ratios, mixedSteps)
+	}
 	for env, ratio := range mixedRatios {
 		if packed[env] == 0 || replies[env] < packed[env] {
 			t.Errorf("%s: %d rollouts trained, with %d replies", env, packed[env], replies[env])
@@ -207,7 +213,6 @@ func mixedRecords(t *testing.T, dir string, sets []string, victim string) {
 // masks, log-probabilities and versions.
 func sampledReplies(t *testing.T, trace *schemas.Trace) (n int) {
 	t.Helper()
-	t.Logf("XX %s %d %d attempt %d %s %+v", trace.Env, trace.GroupID, trace.RolloutIndex, trace.Attempt, trace.StopReason, trace.Timing)
 	name := fmt.Sprintf("%s: group %d, rollout %d", trace.Env, trace.GroupID, trace.RolloutIndex)
 	if trace.Reward == nil || trace.PolicyStart == nil {
 		t.Errorf("%s: reward %v, policy_start %v", name, trace.Reward, trace.PolicyStart)

@@ -159,7 +159,8 @@ func (c *conversation) say(p prompt, a inference.Completion, temperature float64
 	r := reply{node: len(c.nodes), message: len(c.messages), opening: p.opening, tokens: a.Tokens, said: said}
 	opening := p.tokens[len(p.tokens)-p.opening:]
 	node := schemas.Node{
-		Parent: last, Agent: valid(t.agent), Role: string(env.RoleAssistant), Content: valid(said.Content), Reasoning: valid(said.Reasoning), Temperature: temperature,
+		Parent: last, Agent: valid(t.agent), Role: string(env.RoleAssistant), Content: valid(said.Content), Reasoning: valid(said.Reasoning),
+		Temperature: temperature,
 		TokenIDs: schemas.PackInt32s(slices.Concat(opening, a.Tokens)),
 		Mask:     slices.Concat(make([]byte, p.opening), slices.Repeat([]byte{1}, len(a.Tokens))),
 		Logprobs: schemas.PackFloat32s(slices.Concat(make([]float32, p.opening), a.Logprobs)),

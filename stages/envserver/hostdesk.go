@@ -17,8 +17,9 @@ import (
 // limits, and noting all that was sampled.
 //
 // A limit on the policy is answered with 400 and context_length_exceeded, which hosts know as the end, or as a reason to go on
-// with a shorter history; the rollout is truncated if no call is answered after that. A failure of the model ends the rollout,
-// whatever its host makes of it, and so does a request that is refused for what the host asks, if none is answered after it.
+// with a shorter history; the rollout is truncated unless a call that was begun after that is answered. A failure of the model
+// ends the rollout, whatever its host makes of it, and so does a request that is refused for what the host asks, unless one that
+// was begun after it is answered.
 type desk struct {
 	*rollout
 	name string             // of the model
@@ -30,10 +31,11 @@ type desk struct {
 
 	mu      sync.Mutex
 	graph   hostGraph
-	calls   int   // that were begun
-	over    bool  // no more is answered
-	refused error // of the last call, where the host is to blame
-	failed  error // of the model, or the policy's time before its first answer
+	calls   int      // that were begun
+	over    bool     // no more is answered
+	refused error    // of the last request, where the host is to blame
+	since   int      // calls that were begun when a request was last refused, or came to a limit
+	failed  *failure // of the model, the policy's time before its first answer, or this code
 	clock   hostClock
 }
 
@@ -74,7 +76,6 @@ func (d *desk) Hear(_ context.Context, a inference.Ask) (inference.Exchange, err
 		return inference.Exchange{}, errOver
 	}
 	if err := d.checkAsk(a); err != nil {
-		d.refused = err
 		return inference.Exchange{}, err
 	}
 	if d.ctx.Err() != nil {
@@ -85,8 +86,7 @@ func (d *desk) Hear(_ context.Context, a inference.Ask) (inference.Exchange, err
 	}
 	call, err := d.graph.begin(a)
 	if err != nil {
-		d.refused = &inference.Error{Status: http.StatusBadRequest, Code: inference.CodeInvalid, Message: err.Error()}
-		return inference.Exchange{}, d.refused
+		return inference.Exchange{}, &inference.Error{Status: http.StatusBadRequest, Code: inference.CodeInvalid, Message: err.Error()}
 	}
 	room := d.task.MaxRolloutTokens - len(call.tokens)
 	if room < 1 {
@@ -111,7 +111,7 @@ func (d *desk) Hear(_ context.Context, a inference.Ask) (inference.Exchange, err
 			id++
 			return fmt.Sprintf("call_%d_%d", number, id-1)
 		},
-		Said: func(c inference.Completion, m *render.Message) { d.said(call, c, m, own) },
+		Said: func(c inference.Completion, m *render.Message) { d.said(number, call, c, m, own) },
 	}, nil
 }
 
@@ -135,16 +135,37 @@ func (d *desk) checkAsk(a inference.Ask) error {
 	return nil
 }
 
-// limit notes that the policy has come to one, under the mutex, and is the reply. Before its first answer it had no part in
-// that.
+// limit notes that the policy has come to one, under the mutex, and is the reply. Before its first call it had no part in that.
 func (d *desk) limit(why, text string) error {
 	err := &inference.Error{Status: http.StatusBadRequest, Code: inference.CodeTooLong, Message: text}
-	if len(d.talk.replies) == 0 {
+	if d.since = d.calls; d.calls == 0 {
 		d.refused = err
 	} else {
 		d.cut = why
 	}
 	return err
+}
+
+// refuse notes that a request gets an error in place of an answer, for what it asks. Limits and failures are noted where they
+// arise.
+func (d *desk) refuse(err error) {
+	var known *inference.Error
+	if !errors.As(err, &known) || known.Status >= http.StatusInternalServerError || known.Code == codeOver || known.Code == inference.CodeTooLong {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.over {
+		d.refused, d.since = err, d.calls
+	}
+}
+
+// broke ends the rollout, under the mutex.
+func (d *desk) broke(f *failure) {
+	if d.failed == nil && !d.over {
+		d.failed = f
+		d.fail(f)
+	}
 }
 
 // tooMany words a limit in a way that hosts look for.
@@ -180,24 +201,23 @@ func (d *desk) generate(ctx context.Context, r inference.Request) (inference.Com
 	case tooLong(err) && spoke:
 		return c, d.limit(stopMaxTokens, err.Error())
 	}
-	if d.failed == nil {
-		d.failed = &failure{errorModel, err}
-		d.fail(d.failed)
-	}
+	d.broke(&failure{errorModel, err})
 	return c, &inference.Error{Status: http.StatusGone, Code: codeOver, Message: "the rollout is over, since its model failed: " + err.Error()}
 }
 
-// said notes an answer; own says that the host itself limited it.
-func (d *desk) said(call hostCall, c inference.Completion, m *render.Message, own bool) {
+// said notes the answer to a call by its number; own says that the host itself limited it.
+func (d *desk) said(number int, call hostCall, c inference.Completion, m *render.Message, own bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.over || d.failed != nil {
 		return
 	}
 	d.graph.end(call, c, m, d.task.Temperature)
-	d.refused, d.cut = nil, ""
+	if true {
+		d.refused, d.cut = nil, ""
+	}
 	if c.FinishReason == inference.FinishLength && !own && !d.info.CutReplies {
-		d.cut = stopMaxTokens
+		d.cut, d.since = stopMaxTokens, d.calls
 	}
 	if d.talk.lowest != nil && d.sampled != nil {
 		d.sampled(*d.talk.lowest)

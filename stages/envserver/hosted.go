@@ -14,8 +14,8 @@ import (
 // hosted lets a host play and score. The deadline is that of the policy's last answer; the host may take as long as one call of
 // an environment beyond it.
 //
-// The rollout fails if the model did, whatever the host says; if the host did; and if the host ends without an answer of the
-// policy, or behind a request that had to be refused. A host that fails behind a limit on the policy, and neither panics nor is
+// The rollout fails if the model did or the host was told to stop, whatever the host says; if the host did; and if the host ends
+// without an answer of the policy, or behind a request that had to be refused. A host that fails behind a limit on the policy, and neither panics nor is
 // lost, only did not score what the policy did: the rollout is truncated and has no reward, and as it would come to the same
 // limit again it is not tried again.
 func (r *rollout) hosted(ctx context.Context, host env.Host, deadline time.Time) error {
@@ -44,11 +44,11 @@ func (r *rollout) hosted(ctx context.Context, host env.Host, deadline time.Time)
 	d.clock.tell(&r.trace.Timing)
 	switch {
 	case d.failed != nil:
-		return fault(ctx, errorModel, d.failed)
-	case err != nil && late == nil && r.cut != "" && !out.gone:
-		out.Info = unscored(err)
-	case err != nil && late != nil:
+		return fault(ctx, d.failed.kind, d.failed.err)
+	case late != nil: // it was told to stop, and what it says then is no score
 		return fault(ctx, errorEnvironment, late)
+	case err != nil && r.cut != "" && len(r.talk.replies) > 0 && !out.gone:
+		out.Info = unscored(err)
 	case err != nil && d.refused != nil:
 		return fault(ctx, errorEnvironment, fmt.Errorf("%w; its last request to the model was refused: %w", err, d.refused))
 	case err != nil:

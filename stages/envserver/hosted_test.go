@@ -428,6 +428,21 @@ func TestHostEnds(t *testing.T) {
 			_, err := chat(ctx, job, []any{user("go")}, map[string]any{"presence_penalty": 1})
 			return env.Outcome{}, err
 		}, want: end{kind: errorEnvironment, what: "presence_penalty"}},
+		{name: "penalties, which the host swallows", model: hello(), run: func(ctx context.Context, job env.Job) (env.Outcome, error) {
+			if _, err := long(ctx, job, 1); err != nil {
+				return env.Outcome{}, err
+			}
+			_, _ = chat(ctx, job, []any{user("go")}, map[string]any{"presence_penalty": 1})
+			return won()
+		}, want: end{kind: errorEnvironment, what: "presence_penalty", calls: 1}},
+		{name: "what is no request, then one", model: hello(), run: func(ctx context.Context, job env.Job) (env.Outcome, error) {
+			_, _ = chat(ctx, job, []any{7}, nil)
+			if _, err := long(ctx, job, 1); err != nil {
+				return env.Outcome{}, err
+			}
+			_, _ = http.Get(job.Model.BaseURL + "/models/other")
+			return won()
+		}, want: end{rewarded: true, stop: "won", calls: 1}},
 		{name: "two choices", model: hello(), run: func(ctx context.Context, job env.Job) (env.Outcome, error) {
 			_, err := chat(ctx, job, []any{user("go")}, map[string]any{"n": 2})
 			return env.Outcome{}, err
@@ -526,6 +541,84 @@ func TestHostEnds(t *testing.T) {
 				t.Errorf("info %q does not say why there is no reward", trace.Info)
 			}
 		})
+	}
+}
+
+// What a host says when it was told to stop is no score, and no trace of a server that stops.
+func TestHostThatWasStoppedHasNoScore(t *testing.T) {
+	r := qwen3(t)
+	p := hostPlayer(t, hosting(3, func(ctx context.Context, job env.Job) (env.Outcome, error) {
+		if _, err := chat(ctx, job, []any{user("go")}, nil); err != nil && ctx.Err() == nil {
+			t.Error(err)
+		}
+		<-ctx.Done()
+		return env.Outcome{Score: env.Score{Rewards: env.Rewards{"win": env.Value(0)}, Stop: "cancelled"}}, nil
+	}), tells(r, "x<|im_end|>"))
+	p.renderer = r
+	for _, why := range []error{errStopped, errStale, errDecided} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		traces := p.play(ctx, testTask(), func(int64) { cancel(why) })
+		if why == errStopped {
+			if traces != nil {
+				t.Errorf("a server that stops has traces: %+v", traces[0])
+			}
+			continue
+		}
+		failed(t, traces[0], why.(*failure).kind, why.Error())
+	}
+	p.envTimeout = 10 * time.Millisecond
+	task := testTask()
+	task.TimeoutMs = 100
+	failed(t, playOne(t, p, task), errorEnvironment, "the rollout has not ended in 10ms")
+}
+
+// A call that was on its way when another came to a limit does not lift it.
+func TestAnswerBesideALimit(t *testing.T) {
+	r := qwen3(t)
+	asked, release := make(chan struct{}), make(chan struct{})
+	m := tells(r, "x<|im_end|>")
+	say := m.answer
+	m.answer = func(ctx context.Context, call int, q inference.Request) (inference.Completion, error) {
+		close(asked)
+		<-release
+		return say(ctx, 0, q)
+	}
+	trace := playHost(t, hosting(1, func(ctx context.Context, job env.Job) (env.Outcome, error) {
+		answered := make(chan error, 1)
+		go func() {
+			_, err := chat(ctx, job, []any{user("a")}, nil)
+			answered <- err
+		}()
+		<-asked
+		if _, err := chat(ctx, job, []any{user("b")}, nil); err == nil || err.(*refused).code != inference.CodeTooLong {
+			t.Errorf("the host is told %v", err)
+		}
+		close(release)
+		if err := <-answered; err != nil {
+			return env.Outcome{}, err
+		}
+		return won()
+	}), m, nil)
+	scored(t, trace)
+	if !trace.Truncated || trace.StopReason != stopMaxTurns {
+		t.Errorf("truncated %v, %q", trace.Truncated, trace.StopReason)
+	}
+}
+
+// A panic of the server's own code ends the rollout, whatever the host makes of it, and no other.
+func TestHostPanicOfTheServer(t *testing.T) {
+	for _, streamed := range []bool{false, true} {
+		m := &model{answer: func(context.Context, int, inference.Request) (inference.Completion, error) { panic("oh") }}
+		trace := playHost(t, hosting(3, func(ctx context.Context, job env.Job) (env.Outcome, error) {
+			if _, err := chat(ctx, job, []any{user("go")}, map[string]any{"stream": streamed}); err == nil {
+				t.Error("the host is told nothing")
+			}
+			return won()
+		}), m, nil)
+		failed(t, trace, errorInternal, "panicked: oh")
+		if trace.Errors[0].Traceback == "" {
+			t.Error("no traceback")
+		}
 	}
 }
 

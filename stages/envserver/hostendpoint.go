@@ -8,9 +8,11 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime/debug"
 	"sync"
 	"time"
 
+	"github.com/prl-project/prl/stages/envserver/env"
 	"github.com/prl-project/prl/stages/inference"
 )
 
@@ -76,6 +78,14 @@ func (e *hostEndpoint) to(serve func(*inference.API, http.ResponseWriter, *http.
 			return
 		}
 		defer func() { <-d.slot }()
+		defer func() {
+			if v := recover(); v != nil {
+				d.mu.Lock()
+				d.broke(&failure{errorInternal, &env.PanicError{Value: v, Stack: string(debug.Stack())}})
+				d.mu.Unlock()
+				d.api.Refuse(w, r, errOver)
+			}
+		}()
 		serve(d.api, w, r)
 	}
 }
@@ -84,6 +94,7 @@ func (e *hostEndpoint) to(serve func(*inference.API, http.ResponseWriter, *http.
 func (e *hostEndpoint) open(d *desk) (base string, shut func()) {
 	path := rand.Text()
 	d.api = inference.NewAPI(d, d.name, e.log)
+	d.api.Refused = d.refuse
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.desks[path] = d

@@ -14,6 +14,7 @@ type metrics struct {
 	turns    *prometheus.HistogramVec
 	seconds  *prometheus.HistogramVec // by env, part
 	stuck    *prometheus.GaugeVec     // by env
+	room     *prometheus.GaugeVec     // by env
 }
 
 // Why rollouts are run again.
@@ -36,6 +37,8 @@ func newMetrics(p *pool) *metrics {
 	}
 	m.stuck = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "prl_envserver_stuck_calls",
 		Help: "Calls of an environment that should have returned and have not; from max_stuck on nothing of it is begun."}, []string{"env"})
+	m.room = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "prl_envserver_room",
+		Help: "Rollouts of an environment that may run at once: by envserver.concurrency, the environment's own, and what it has room for."}, []string{"env"})
 	gauge := func(name, help string, value func() int) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
 			p.mu.Lock()
@@ -43,7 +46,7 @@ func newMetrics(p *pool) *metrics {
 			return float64(value())
 		})
 	}
-	m.all = []prometheus.Collector{m.rollouts, m.reruns, m.turns, m.seconds, m.stuck,
+	m.all = []prometheus.Collector{m.rollouts, m.reruns, m.turns, m.seconds, m.stuck, m.room,
 		gauge("prl_envserver_slots_used", "Rollouts that run or are about to.", func() int { return p.used }),
 		gauge("prl_envserver_tasks_open", "Tasks that wait or run.", func() int { return len(p.jobs) }),
 	}
@@ -84,6 +87,7 @@ func (s *Server) Describe(ch chan<- *prometheus.Desc) {
 func (s *Server) Collect(ch chan<- prometheus.Metric) {
 	for _, p := range s.players {
 		s.metrics.stuck.WithLabelValues(p.info.Name).Set(float64(p.overdue.calls.Load()))
+		s.metrics.room.WithLabelValues(p.info.Name).Set(float64(s.pool.concurrency(p.info.Name)))
 	}
 	for _, c := range s.metrics.all {
 		c.Collect(ch)

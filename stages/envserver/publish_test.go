@@ -2,7 +2,6 @@ package envserver
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"testing"
 
@@ -18,25 +17,17 @@ import (
 // A trace that no topic can hold becomes one that says so, and its task is finished.
 func TestTraceTooLargeForATopic(t *testing.T) {
 	huge := strings.Repeat("all work and no play ", pipeline.TopicRecordBytes/20)
-	for name, g := range map[string]*game{
-		"messages": {info: env.Info{MaxTurns: 2}, reply: func(context.Context, int, env.Message) (env.Turn, error) {
-			return env.Turn{Done: true, Messages: []env.Message{env.User(huge)}}, nil
-		}},
-		"error": {score: func([]string) (env.Score, error) { return env.Score{}, errors.New(huge) }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			rt, _, _ := testRun(t)
-			stop := serveEnv(t, rt, g, says(tokenizer(t), "hi"))
-			produce(t, rt, pipeline.TopicTasks("game"), tasks(1, nil)...)
-			trace := read(t, rt, pipeline.TopicTraces, count(1))[0].Value.(*schemas.Trace)
-			if last := trace.Errors[len(trace.Errors)-1]; last.Type != errorUnrecordable || trace.Reward != nil {
-				t.Errorf("errors %.300v, reward %v", trace.Errors, trace.Reward)
-			}
-			stop()
-			if state := states(t, rt)["envserver/tasks.game/0"]; state.LowOffset != 1 {
-				t.Errorf("the task is not finished: low offset %d", state.LowOffset)
-			}
-		})
+	g := &game{reply: func(context.Context, int, env.Message) (env.Turn, error) {
+		return env.Turn{Done: true, Messages: []env.Message{env.User(huge)}}, nil
+	}}
+	rt, _, _ := testRun(t)
+	stop := serveAll(t, rt, map[string]env.Environment{"game": g}, says(tokenizer(t), "hi"), nil, func(c *Config) { c.MaxEnvBytes = 2 * len(huge) })
+	produce(t, rt, pipeline.TopicTasks("game"), tasks(1, nil)...)
+	trace := read(t, rt, pipeline.TopicTraces, count(1))[0].Value.(*schemas.Trace)
+	failed(t, trace, errorUnrecordable, "cannot be recorded")
+	stop()
+	if state := states(t, rt)["envserver/tasks.game/0"]; state.LowOffset != 1 {
+		t.Errorf("the task is not finished: low offset %d", state.LowOffset)
 	}
 }
 

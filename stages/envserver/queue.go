@@ -104,8 +104,8 @@ func (p *pool) concurrency(env string) int {
 	return p.queue(env).limit(p.size)
 }
 
-// putBack lets a job for which its environment had no room wait again, in its old place. Nothing more of the environment starts
-// until it has said again how much room there is.
+// putBack lets a job for which its environment had no room wait again, in its old place. No more of the environment run than do
+// now, until it has said again how much room there is.
 func (p *pool) putBack(j *job) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -2,10 +2,12 @@ package envserver
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -123,8 +125,8 @@ func TestRoomChanges(t *testing.T) {
 	})
 }
 
-// A task for which there was no room is no failure: it waits again where it was, is listed as not started, and nothing of its
-// environment begins before that has said how much room there is.
+// A task for which there was no room is no failure: it waits again where it was, is listed as not started, and no more of its
+// environment run than do now before that has said how much room there is.
 func TestFullIsNoFailure(t *testing.T) {
 	bubble(t, 4, func(s *shell) {
 		full := map[string]bool{"1": true, "2": true}
@@ -158,20 +160,17 @@ func TestFullIsNoFailure(t *testing.T) {
 			t.Fatalf("%d were refused, %d slots are used, %d are busy", refused, s.pool.used, s.pool.busy)
 		}
 		clear(full)
-		s.end("0")
 		s.commit(c)
 		s.runs("before the environment has said more", "0")
-		for range 3 {
-			s.pool.hasRoom("game", 1)
+		for i := range 3 {
+			s.end(fmt.Sprint(i))
 			s.commit(c)
-			last := s.started[len(s.started)-1]
-			s.end(last)
-			s.commit(c)
+			s.runs("in their old order", names(0, i+1)...)
 		}
-		s.runs("in their old order", "0", "1", "2", "3")
-		s.pool.hasRoom("game", 1)
+		s.pool.hasRoom("game", 2)
 		s.commit(c)
-		s.end("4")
+		s.runs("when it has said more", names(0, 4)...)
+		s.end("3", "4")
 		for _, trace := range s.published {
 			if len(trace.Errors) > 0 {
 				t.Errorf("group %d failed: %v", trace.GroupID, trace.Errors)
@@ -364,4 +363,73 @@ type toldTo chan struct{}
 func (c toldTo) Write(b []byte) (int, error) {
 	c <- struct{}{}
 	return len(b), nil
+}
+
+// narrow is an environment with one place, which an episode has from its start until it is closed. It thinks that it has three
+// until it was full.
+type narrow struct {
+	game
+	mu    sync.Mutex
+	taken bool
+	once  sync.Once
+	full  chan struct{} // closed when it was
+}
+
+func (n *narrow) Capacity() int {
+	select {
+	case <-n.full:
+		return 1
+	default:
+		return 3
+	}
+}
+
+func (n *narrow) Start(ctx context.Context, task json.RawMessage, seed int64) (env.Episode, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.taken {
+		n.once.Do(func() { close(n.full) })
+		return nil, fmt.Errorf("wait for a place: %w", env.ErrFull)
+	}
+	n.taken = true
+	e, err := n.game.Start(ctx, task, seed)
+	return &guest{e, n}, err
+}
+
+type guest struct {
+	env.Episode
+	in *narrow
+}
+
+func (g *guest) Reply(ctx context.Context, m env.Message) (env.Turn, error) {
+	select {
+	case <-g.in.full: // somebody has come meanwhile
+		return g.Episode.Reply(ctx, m)
+	case <-ctx.Done():
+		return env.Turn{}, errors.New("nobody else has come")
+	}
+}
+
+func (g *guest) Close() error {
+	g.in.mu.Lock()
+	defer g.in.mu.Unlock()
+	g.in.taken = false
+	return nil
+}
+
+// A server plays all tasks of an environment with one place, and tells the emitter how many it plays at once.
+func TestServerOfANarrowEnvironment(t *testing.T) {
+	rt, _, _ := testRun(t)
+	produce(t, rt, pipeline.TopicTasks("game"), tasks(12, nil)...)
+	n := &narrow{full: make(chan struct{})}
+	stop := serveAll(t, rt, map[string]env.Environment{"game": n}, says(tokenizer(t), "hi"), nil, func(c *Config) { c.Limits = map[string]int{"game": 7} })
+	for _, r := range read(t, rt, pipeline.TopicTraces, covers(12)) {
+		scored(t, r.Value.(*schemas.Trace))
+	}
+	stop()
+	for key, state := range states(t, rt) {
+		if state.Concurrency != 1 {
+			t.Errorf("%s: concurrency %d", key, state.Concurrency)
+		}
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/prl-project/prl/schemas"
 )
@@ -160,6 +161,8 @@ func (r Request) validate() error {
 	switch {
 	case len(r.Tokens) == 0:
 		return refuse(http.StatusBadRequest, CodeInvalid, "the prompt has no tokens")
+	case slices.Min(r.Tokens) < 0:
+		return refuse(http.StatusBadRequest, CodeInvalid, "the prompt has token %d", slices.Min(r.Tokens))
 	case r.MaxTokens < 0:
 		return refuse(http.StatusBadRequest, CodeInvalid, "max_tokens = %d: at least 1, or 0 for as many as fit", r.MaxTokens)
 	case !(r.Temperature >= 0 && r.Temperature <= maxTemperature) || (r.Temperature > 0 && r.Temperature < minTemperature):

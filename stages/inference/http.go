@@ -14,6 +14,8 @@ import (
 const (
 	maxBodyBytes = 16 << 20
 	bodyTimeout  = time.Minute
+	// maxValues bounds the objects, lists and fields of a body, each of which takes up to a hundred times its bytes when it is read.
+	maxValues = 1 << 18
 )
 
 // errorReply is OpenAI's error object.
@@ -95,12 +97,31 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 
 // decodeBody decodes a body into v.
 func decodeBody(body []byte, v any) error {
+	if n := values(body); n > maxValues {
+		return refuse(http.StatusRequestEntityTooLarge, CodeTooLarge, "the body has %d objects, lists and fields: at most %d", n, maxValues)
+	}
 	err := json.Unmarshal(body, v)
 	var own *Error
 	if err == nil || errors.As(err, &own) {
 		return err
 	}
 	return refuse(http.StatusBadRequest, CodeInvalid, "the body is not the JSON that is expected: %v", err)
+}
+
+// values counts the objects, lists and fields of JSON.
+func values(body []byte) (n int) {
+	text := false
+	for i := 0; i < len(body); i++ {
+		switch c := body[i]; {
+		case c == '"':
+			text = !text
+		case text && c == '\\':
+			i++
+		case !text && (c == '{' || c == '[' || c == ':'):
+			n++
+		}
+	}
+	return n
 }
 
 // errorOut is the reply for an error.

@@ -185,6 +185,7 @@ func TestRefusals(t *testing.T) {
 		{generate, `{"token_ids":[5],"pin_version":-1}`, 400, "pin_version = -1"},
 		{generate, `{"token_ids":[]}`, 400, "no tokens"},
 		{generate, `{"token_ids":[5,100000]}`, 400, "vocabulary"},
+		{generate, `{"token_ids":[5,-1]}`, 400, "token -1"},
 		{generate, `{"token_ids":[5.5]}`, 400, "JSON"},
 		{generate, `{"token_ids":[` + strings.Repeat("5,", 70) + `5]}`, 400, "71 tokens"},
 		{generate, `{"token_ids":`, 400, "JSON"},
@@ -217,6 +218,8 @@ func TestRefusals(t *testing.T) {
 		{chat, talk(`"response_format":{"type":"json_object"}`), 400, "response_format"},
 		{chat, talk(`"add_generation_prompt":false`), 400, "add_generation_prompt"},
 		{chat, `{"messages":[]}`, 400, "messages"},
+		{chat, `{"messages":[{}` + strings.Repeat(",{}", maxValues) + `]}`, 413, "at most 262144"},
+		{chat, `{"messages":[{"role":"user","content":"` + strings.Repeat(`{[:\\\"`, maxValues) + `"}]}`, 400, "1310"}, // texts are no values
 		{chat, `{"messages":[{"role":"wizard","content":"a"}]}`, 400, "wizard"},
 		{chat, `{"messages":[{"role":"user","content":[{"type":"image_url"}]}]}`, 400, "image_url"},
 		{chat, `{"messages":[{"role":"assistant","tool_calls":[{"id":"1"}]}]}`, 400, "tool_calls"},

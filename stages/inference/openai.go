@@ -22,6 +22,8 @@ type API struct {
 	model   string // what replies call a policy that was asked for without a name
 	choices int    // of one request, at most
 	limit   string // the setting that says so, for people
+	// Refused, if there is one, hears of every request for an answer that gets an error, before the client does.
+	Refused func(err error)
 	// probe answers a generate that asks about its prompt; nil where nothing does
 	probe func(ctx context.Context, r Request, top int, speech render.Renderer) (any, error)
 
@@ -105,6 +107,9 @@ func (a *API) reply(w http.ResponseWriter, r *http.Request, reply any, err error
 	}
 	status := http.StatusOK
 	if err != nil {
+		if a.Refused != nil && r.Method == http.MethodPost {
+			a.Refused(err)
+		}
 		status, reply = errorOut(err)
 	}
 	data, err := json.Marshal(reply)

@@ -92,6 +92,9 @@ func (t talk[C]) serve(ctx context.Context, a *API) (any, error) {
 // speakAll lets answers be sampled at once; if one fails, the others are given up. emit is as in speak, and is called by
 // several goroutines at once.
 func speakAll(ctx context.Context, answers []*answer, emit func(piece) error) error {
+	if len(answers) == 1 {
+		return answers[0].speak(ctx, emit) // a panic ends the request, where another goroutine's would end the process
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	for _, a := range answers {
 		g.Go(func() error { return a.speak(ctx, emit) })

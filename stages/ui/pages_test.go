@@ -180,7 +180,9 @@ func TestScreenshots(t *testing.T) {
 			uitest.Write(t, p.dir, at, uitest.Step(step+1)...)
 		}
 	}
-	p.serve(nil)
+	if p.url == "" {
+		p.serve(nil)
+	}
 	p.until("/api/run?points=2", func(body string) bool {
 		var run runAnswer
 		return json.Unmarshal([]byte(body), &run) == nil && run.Packed > 0 && run.Loading.Loaded == run.Loading.Files
@@ -190,7 +192,7 @@ func TestScreenshots(t *testing.T) {
 	}
 	p.get("/api/run", http.StatusOK, &run)
 	step := run.Packed * 3 / 4
-	id := p.rows(fmt.Sprintf("sort=-tokens&limit=1&step=%d&reward=..2.4", step))[0].ID
+	id := p.rows(fmt.Sprintf("sort=-tokens&limit=1&step=%d&reward=..1.9", step))[0].ID
 	for _, shot := range []struct {
 		name, path string
 		width      int
@@ -206,6 +208,9 @@ func TestScreenshots(t *testing.T) {
 		b.open(p.url + shot.path)
 		if shot.path == "/" {
 			b.until(`document.querySelectorAll('.chart canvas').length >= 8 && document.querySelectorAll('.flow .node').length > 0`)
+		}
+		if strings.Contains(shot.path, "tokens=") || strings.Contains(shot.path, "sample=") {
+			b.until(`document.querySelectorAll('.tok').length > 0 && ![...document.querySelectorAll('.empty')].some(e => e.textContent === '…')`)
 		}
 		var png []byte
 		b.do(chromedp.CaptureScreenshot(&png))

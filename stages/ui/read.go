@@ -26,7 +26,7 @@ var followed = []string{
 }
 
 // fromFiles are the topics whose files are read from the beginning of the run: the small ones first, so that the curves are
-// there at once, then those of rollouts.
+// there at once, then those of rollouts, the newest first.
 var fromFiles = [][]string{
 	{pipeline.TopicPolicies, pipeline.TopicEvals, pipeline.TopicMetrics}, {pipeline.TopicTraces, pipeline.TopicEvalTraces, pipeline.TopicOutcomes},
 }
@@ -102,7 +102,7 @@ type part struct {
 // plan lists what is to be loaded, and where following begins: at the ends of the files, or where it was.
 func (u *UI) plan(seen positions) (work []part, from positions, err error) {
 	from = positions{}
-	for _, topics := range fromFiles {
+	for i, topics := range fromFiles {
 		var parts []part
 		for _, topic := range topics {
 			files, err := sink.ListFiles(u.options.Parquet, topic)
@@ -128,7 +128,12 @@ func (u *UI) plan(seen positions) (work []part, from positions, err error) {
 				}
 			}
 		}
-		slices.SortStableFunc(parts, func(a, b part) int { return b.Time.Compare(a.Time) })
+		slices.SortStableFunc(parts, func(a, b part) int {
+			if i == 0 { // curves grow at their ends
+				return a.Time.Compare(b.Time)
+			}
+			return b.Time.Compare(a.Time)
+		})
 		work = append(work, parts...)
 	}
 	for name, parts := range from {

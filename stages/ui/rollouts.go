@@ -43,17 +43,17 @@ type Search struct {
 // stopped. It looks through whole files, and at least through one.
 func (u *UI) search(ctx context.Context, q index.Query, text, from string) (s Search, err error) {
 	contains := folded(text)
-	wanted := map[index.ID]bool{}
-	u.model.rollouts.Each(q, func(id index.ID) bool { wanted[id] = true; return true })
+	until := u.now().Add(searchTime)
+	wanted := u.model.rollouts.Set(q)
 	hits := map[index.ID]bool{}
 	hit := func(id index.ID) {
-		if wanted[id] && len(hits) < index.MaxLimit {
+		if wanted.Has(id) && len(hits) < index.MaxLimit {
 			hits[id] = true
 		}
 	}
 	if from == "" {
 		u.model.tail.traces(func(id index.ID, t *schemas.Trace) bool {
-			if wanted[id] && said(t, contains) {
+			if wanted.Has(id) && said(t, contains) {
 				hit(id)
 			}
 			return ctx.Err() == nil
@@ -65,17 +65,14 @@ func (u *UI) search(ctx context.Context, q index.Query, text, from string) (s Se
 	}
 	s.Files = len(files)
 	begun := false
-	until := u.now().Add(searchTime)
 	for i, f := range files {
 		s.Searched = i
 		name := f.Path[strings.LastIndexByte(f.Path, '/')+1:]
-		if from != "" && !begun {
-			if begun = name == from; !begun {
-				continue
-			}
-			from = ""
+		if from != "" && name != from {
+			continue
 		}
-		if u.now().After(until) && len(wanted) > 0 || len(hits) >= q.Limit {
+		from = ""
+		if begun && (u.now().After(until) || len(hits) >= q.Limit) {
 			s.From = name
 			break
 		}

@@ -173,7 +173,7 @@ func TestImages(t *testing.T) {
 func TestMessagesAreCopied(t *testing.T) {
 	p := newPair("left", "right")
 	own := []Message{User("hello")}
-	p.turn = func(Message) Turn { return Turn{Agent: "right", Messages: own} }
+	p.turn = func(Message) Turn { return Turn{Messages: own} }
 	s := begin(t, p)
 	if _, err := s.Reply(t.Context(), Assistant("a")); err != nil || own[0].Agent != "" || p.prompt[0].Agent != "" {
 		t.Errorf("%+v, %+v, %v", own, p.prompt, err)

@@ -33,7 +33,6 @@ func Rescore(ctx context.Context, e Environment, task json.RawMessage, seed int6
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	said := s.Prompt()
-	tools := len(s.Tools()) > 0
 	tools, met := len(s.Tools()) > 0, map[string]bool{}
 	for at := 0; at < len(messages); {
 		shown, told := len(said), false

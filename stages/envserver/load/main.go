@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -26,7 +27,7 @@ type flags struct {
 	Concurrency int           `default:"10000" help:"Rollouts at once."`
 	Rollouts    int           `help:"Rollouts in all; default: as many as at once."`
 	Takes       time.Duration `default:"20s" help:"What the model takes for an answer."`
-	Memory      string        `default:"850MiB" help:"GOMEMLIMIT of this project's server: what the garbage collector aims at."`
+	Memory      string        `default:"800MiB" help:"GOMEMLIMIT of this project's server: what the garbage collector aims at."`
 	Python      string        `help:"Python of an environment with verifiers in it (make verifiers); empty for none." placeholder:"FILE"`
 	PythonOnce  int           `default:"200" help:"Rollouts at once of the server in Python; it may not get that far."`
 	Profiles    string        `help:"Folder for heap and goroutine profiles of the first server, taken while it is full." placeholder:"DIR"`
@@ -75,12 +76,16 @@ func run(ctx context.Context, f flags) error {
 	defer m.stop()
 	players := []player{playOurs}
 	if f.Python != "" {
+		if f.Python, err = filepath.Abs(f.Python); err != nil {
+			return err
+		}
 		players = append(players, playVerifiers)
 	}
 	var results []result
 	for _, play := range players {
 		r, err := play(ctx, f, dir, m)
 		if err != nil {
+			show(results)
 			return fmt.Errorf("%w (logs: %s)", err, dir)
 		}
 		results = append(results, r)

@@ -142,6 +142,16 @@ func TestFind(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			set := x.Set(q)
+			for id := range rows {
+				parsed, err := ParseID(id)
+				if err != nil || set.Has(parsed) != slices.Contains(want, id) {
+					t.Fatalf("%q: the set says otherwise of %s, %v", text, id, err)
+				}
+			}
+			if set.Len() != len(want) || set.Has(ID{Partition: 7}) || set.Has(ID{Offset: 1 << 40}) || set.Has(ID{Offset: -1}) {
+				t.Errorf("%q: a set of %d", text, set.Len())
+			}
 			slices.Sort(want)
 			slices.Sort(got)
 			if !slices.Equal(got, want) {

@@ -257,18 +257,6 @@ func (x *Index) Find(q Query) Result {
 	return res
 }
 
-// Each gives the rollouts that a query finds, in no order, until more says false. Limit, order and page do not count.
-func (x *Index) Each(q Query, more func(ID) bool) {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	t, possible := x.compile(q)
-	for i := 0; possible && i < len(x.entries); i++ {
-		if t.matches(x, &x.entries[i]) && !more(x.entries[i].id()) {
-			return
-		}
-	}
-}
-
 // Rows are the rollouts of these names; those that are not held are left out.
 func (x *Index) Rows(ids map[ID]bool) []Row {
 	x.mu.RLock()

@@ -27,7 +27,6 @@ type Run struct {
 	final    bool
 	fromRun  string
 	counts   Counts
-	byHand   int
 }
 
 // Counts is how much there is of what.

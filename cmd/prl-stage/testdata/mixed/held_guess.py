@@ -1,4 +1,4 @@
-"""The server of configs/mixed with an environment that holds rollouts in their second step. It ends with its standard input."""
+"""The server of configs/mixed with an environment that holds rollouts in their first step. It ends with its standard input."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ from openenv.core.env_server import create_app
 
 class Held(guess.Digit):
     def step(self, action, timeout_s=None, **kwargs):
-        if self.state.step_count == 1 and hold():
+        if self.state.step_count == 0 and hold():
             threading.Event().wait()
         return super().step(action, timeout_s, **kwargs)
 

@@ -1,25 +1,28 @@
 package child
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
-// Attributes put a process into a group of its own that gets the signal when this server ends, or the thread that has started it.
-func Attributes(end syscall.Signal) *syscall.SysProcAttr {
+// attributes put a process into a group of its own. It gets the signal when the thread ends that has started it.
+func attributes(end syscall.Signal) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: end}
 }
 
-// Kill ends a process, its group, and what has left the group: the marker is in the environment of all that it has started.
-func Kill(p *os.Process, marker string) {
-	_ = syscall.Kill(-p.Pid, syscall.SIGKILL) // it may have ended
-	for range 3 {                             // one may have started another while we looked
+// kill ends a group, and what has left it: the marker is in the environment of all that was started there. One that is found
+// may start another before it is gone, so it looks until there is none.
+func kill(group int, marker string) {
+	for deadline := time.Now().Add(killTime); ; time.Sleep(2 * time.Millisecond) {
+		_ = syscall.Kill(-group, syscall.SIGKILL) // it may have ended
 		pids := marked(marker)
-		if len(pids) == 0 {
+		if len(pids) == 0 || time.Now().After(deadline) {
 			return
 		}
 		for _, pid := range pids {
@@ -41,4 +44,10 @@ func marked(variable string) (pids []int) {
 		}
 	}
 	return pids
+}
+
+// alive says that a process has not ended; what nobody has waited for has.
+func alive(pid int) bool {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	return err == nil && !bytes.Contains(text, []byte(") Z "))
 }

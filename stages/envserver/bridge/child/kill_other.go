@@ -2,15 +2,15 @@
 
 package child
 
-import (
-	"os"
-	"syscall"
-)
+import "syscall"
 
-// Attributes put a process into a group of its own. When this server ends, it has to see that at the end of its input.
-func Attributes(syscall.Signal) *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+// attributes put a process into a group of its own. When this server ends, it has to see that at the end of its input.
+func attributes(syscall.Signal) *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
-// Kill ends a process and its group.
-func Kill(p *os.Process, _ string) {
-	_ = syscall.Kill(-p.Pid, syscall.SIGKILL) // it may have ended
+// kill ends a group.
+func kill(group int, _ string) {
+	_ = syscall.Kill(-group, syscall.SIGKILL) // it may have ended
 }
+
+// alive says that a process has not ended.
+func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }

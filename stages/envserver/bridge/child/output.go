@@ -1,4 +1,4 @@
-// Package child has what every bridge needs that starts processes: they end with this server and with all that they have started,
+// Package child has what every bridge needs that starts processes: they end with this server, and so does all that they have started,
 // and what they print goes to a log of a bounded size.
 package child
 

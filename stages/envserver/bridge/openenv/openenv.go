@@ -122,7 +122,10 @@ func (o *OpenEnv) Task(split env.Split, index int) (json.RawMessage, error) {
 	return o.tasks[split][index], nil
 }
 
-// Start implements [env.Environment]. It waits for a session.
+// Capacity implements [env.Limited]: the server's places, as far as they are known.
+func (o *OpenEnv) Capacity() int { return o.pool.capacity() }
+
+// Start implements [env.Environment]. It waits for a session; an error is [env.ErrFull] if there was none.
 func (o *OpenEnv) Start(ctx context.Context, task json.RawMessage, seed int64) (env.Episode, error) {
 	shown, err := rows.Prompt(task)
 	if err != nil {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/prl-project/prl/stages/envserver/env"
 )
 
 const (
@@ -32,6 +34,8 @@ type pool struct {
 	limit  int // what most has become: the server's places, as far as they are known
 	told   int // what it said it has; 0 if it has said nothing
 	grow   time.Time
+	held   int                   // sessions that the server has taken
+	proven int                   // as many as it has been seen to have at once
 	taken  int                   // places: of sessions, and of those that are being opened or ended
 	all    map[*session]struct{} // that were not told to end
 	idle   []*session
@@ -129,7 +133,7 @@ func (p *pool) giveUp(ctx context.Context, mine *turn) error {
 		p.taken--
 		p.admit()
 	}
-	err := fmt.Errorf("wait for a session, of which there are %d (%s): %w", p.limit, p.whose(), context.Cause(ctx))
+	err := fmt.Errorf("%w: wait for a session, of which there are %d (%s): %w", env.ErrFull, p.limit, p.whose(), context.Cause(ctx))
 	if p.last != nil {
 		err = fmt.Errorf("%w: %w", err, p.last)
 	}
@@ -148,7 +152,7 @@ func (p *pool) whose() string {
 func (p *pool) admit() {
 	for len(p.queue) > 0 {
 		mine := p.queue[0]
-		if p.limit < p.most && (p.told == 0 || p.limit < p.told) && time.Now().After(p.grow) {
+		if p.mayGrow() {
 			p.limit++
 			p.grow = time.Now().Add(regrow)
 		}
@@ -165,6 +169,24 @@ func (p *pool) admit() {
 		p.queue = p.queue[1:]
 		close(mine.come)
 	}
+}
+
+// mayGrow says that it is time to try whether the server has another place.
+func (p *pool) mayGrow() bool {
+	return p.limit < p.most && (p.told == 0 || p.limit < p.told) && time.Now().After(p.grow)
+}
+
+// capacity is how many episodes it makes sense to have at once: as many as there are places for, and one more when it is time to
+// try that. As long as nobody knows how many places there are, it is twice as many as there have been, so that few episodes begin
+// that have to wait.
+func (p *pool) capacity() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := p.limit
+	if p.mayGrow() {
+		n++
+	}
+	return min(n, 2*max(p.proven, 1))
 }
 
 // open opens a session in a place that one has, and goes on trying until ctx ends.
@@ -219,9 +241,12 @@ func (p *pool) wait(err error) {
 }
 
 func (p *pool) good(s *session) {
-	s.episodes++
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if s.episodes++; s.episodes == 1 {
+		p.held++
+		p.proven = max(p.proven, p.held)
+	}
 	p.pause, p.last, p.after = 0, nil, time.Time{}
 }
 
@@ -277,7 +302,7 @@ func (p *pool) reap(s *session) {
 
 // finish tells a session to end; its place is free when the server has let go of it.
 func (p *pool) finish(s *session) {
-	delete(p.all, s)
+	p.forget(s)
 	if p.closed {
 		s.end(errClosed)
 		p.taken--
@@ -294,7 +319,14 @@ func (p *pool) drop(s *session, why error) {
 	s.end(why)
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.forget(s)
+}
+
+func (p *pool) forget(s *session) {
 	delete(p.all, s)
+	if s.episodes > 0 {
+		p.held--
+	}
 }
 
 // vacate gives a place back.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/prl-project/prl/stages/envserver/env"
 )
 
 // message is what goes over the socket, there and back, strictly in turns and without a number.
@@ -56,6 +58,9 @@ func (r *refusal) told() string {
 	}
 	return short(strings.Join(parts, "; "))
 }
+
+// Is says that it was about room.
+func (r *refusal) Is(target error) bool { return r.Code == codeCapacity && target == env.ErrFull }
 
 // short bounds what a server says of an error.
 func short(text string) string {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/prl-project/prl/stages/envserver/env"
 )
 
 // Pauses before another process is started where one could not be, or ended before it was of any use.
@@ -76,7 +78,7 @@ func (p *pool) acquire(ctx context.Context) (*process, error) {
 		case <-paused:
 		case <-ctx.Done():
 			if last == nil {
-				last = fmt.Errorf("%d processes have %d episodes each: raise processes or episodes, or lower envserver.concurrency", p.most, p.each)
+				last = fmt.Errorf("%w: %d processes have %d episodes each: raise processes or episodes", env.ErrFull, p.most, p.each)
 			}
 			return nil, fmt.Errorf("wait for a process with room: %w: %w", context.Cause(ctx), last)
 		}

@@ -179,7 +179,10 @@ func (p *Python) Task(split env.Split, index int) (json.RawMessage, error) {
 	return p.tasks[split][index], nil
 }
 
-// Start implements [env.Environment]. It waits for a process that has room.
+// Capacity implements [env.Limited].
+func (p *Python) Capacity() int { return p.cfg.Processes * p.cfg.Episodes }
+
+// Start implements [env.Environment]. It waits for a process that has room; an error is [env.ErrFull] if all are full.
 func (p *Python) Start(ctx context.Context, task json.RawMessage, seed int64) (env.Episode, error) {
 	shown, err := rows.Prompt(task)
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"time"
@@ -113,6 +114,14 @@ func (v *Verifiers) Task(split env.Split, index int) (json.RawMessage, error) {
 		return nil, err
 	}
 	return v.tasks[split][index], nil
+}
+
+// Capacity implements [env.Limited]: what the servers may carry. How much room somebody else's has is not known.
+func (v *Verifiers) Capacity() int {
+	if v.cfg.Address != "" {
+		return math.MaxInt
+	}
+	return v.cfg.Workers * v.cfg.Multiplex
 }
 
 // Run implements [env.Host].

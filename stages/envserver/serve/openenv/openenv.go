@@ -104,7 +104,8 @@ func (s *Server) Run(ctx context.Context, listener net.Listener) error {
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	for path, reply := range map[string]any{
-		"/health": map[string]string{"status": "healthy"}, "/metadata": s.metadata(), "/schema": s.schema(), "/state": state{}, "/list_environments": []string{s.info.Name},
+		"/health": map[string]string{"status": "healthy"}, "/metadata": s.metadata(), "/schema": s.schema(), "/state": state{},
+		"/list_environments": []string{s.info.Name},
 	} {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, reply) })
 	}

@@ -65,7 +65,7 @@ func (m Models) access(base, keyVar string, headers, fromVars map[string]string)
 	if err != nil {
 		return a, fmt.Errorf("base_url: %w", err)
 	}
-	if _, listed := m.Variables[origin]; !listed && !m.Any && base == "" {
+	if _, listed := m.Variables[origin]; !listed && !m.Any {
 		return a, fmt.Errorf("base_url: %s is none of the servers that may be asked (--models)", origin)
 	}
 	variable := func(name string) string {

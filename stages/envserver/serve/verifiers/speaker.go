@@ -158,10 +158,14 @@ type talk struct {
 }
 
 func (s *Server) newTalk(p player, tools []env.Tool) (*talk, error) {
-	t := &talk{renderer: s.cfg.Renderer, retries: p.retries, timeout: p.timeout, client: inference.NewClient(strings.TrimSuffix(p.base, "/v1"))}
+	t := &talk{
+		renderer: s.cfg.Renderer, retries: p.retries, timeout: p.timeout, client: inference.NewClient(strings.TrimSuffix(p.base, "/v1")),
+	}
 	t.client.Token = p.access.key
 	// As a frozen policy, since that is one whose versions nobody tells.
-	t.request = inference.Request{Policy: p.model, Temperature: 1, MaxTokens: s.cfg.MaxTokens, Seed: rand.Int64N(1 << 53), StopTokens: t.renderer.Stop()}
+	t.request = inference.Request{
+		Policy: p.model, Temperature: 1, MaxTokens: s.cfg.MaxTokens, Seed: rand.Int64N(1 << 53), StopTokens: slices.Clone(t.renderer.Stop()),
+	}
 	if s.info.OneCall {
 		t.request.StopTokens = append(t.request.StopTokens, t.renderer.CallStop()...)
 	}
@@ -261,7 +265,8 @@ func (t *talk) say(ctx context.Context, call int) (spoken, error) {
 		s.finish = "tool_calls"
 	}
 	s.usage = &usage{len(all), len(done.Tokens)}
-	s.tokens = &tokens{ids: append(opening[:len(opening):len(opening)], done.Tokens...), opening: len(opening), from: len(opening) + said.From, to: len(opening) + said.To, logprobs: done.Logprobs}
+	n := len(opening)
+	s.tokens = &tokens{ids: slices.Concat(opening, done.Tokens), opening: n, from: n + said.From, to: n + said.To, logprobs: done.Logprobs}
 	t.all, t.answer, t.unseen = append(all, done.Tokens...), done.Tokens, nil
 	return s, nil
 }

@@ -69,8 +69,8 @@ func (s *Server) reply(r *rollout) object {
 	return object{
 		"success": true, "error": nil,
 		"head": object{
-			"id": r.id, "env": object{"id": s.info.Name, "name": nil}, "task": head["task"], "group": nil, "run": nil, "ok": r.ok, "is_timeout": false,
-			"errors": []any{}, "num_input_tokens": input, "num_output_tokens": output, "num_total_tokens": input + output,
+			"id": r.id, "env": object{"id": s.info.Name, "name": nil}, "task": head["task"], "group": nil, "run": nil, "ok": r.ok,
+			"is_timeout": false, "errors": []any{}, "num_input_tokens": input, "num_output_tokens": output, "num_total_tokens": input + output,
 		},
 		"traces": []any{object{"id": r.id, "nodes": len(r.nodes), "calls": len(r.calls)}},
 	}

@@ -48,7 +48,8 @@ func (s *Server) state(r *rollout, f shape) object {
 	}
 	agent := object{"model": r.player.model, "sampling": r.player.sampling}
 	v := object{
-		"rewards": rewards(r.rewards, f), "metrics": metrics, "info": s.about(r), "is_completed": r.completed, "stop_condition": stop, "timing": r.timing.object(f),
+		"rewards": rewards(r.rewards, f), "metrics": metrics, "info": s.about(r), "is_completed": r.completed, "stop_condition": stop,
+		"timing": r.timing.object(f),
 	}
 	if f == shape040 {
 		agent = object{"config": agent, "name": "agent", "trainable": true}

@@ -116,10 +116,12 @@ func (p *peer) outputOf(r *rollout, columns []any) object {
 	}
 	input, output := r.counts()
 	v := object{
-		"example_id": r.task.data["example_id"], "prompt": chatOf(r.messages[:r.prompt]), "completion": chatOf(r.messages[r.prompt:]), "reward": reward, "metrics": metrics,
-		"info": p.about(r), "error": nil, "is_completed": r.completed, "is_truncated": r.truncated, "stop_condition": r.stop, "tool_defs": toolsOf(r.tools),
+		"example_id": r.task.data["example_id"], "prompt": chatOf(r.messages[:r.prompt]), "completion": chatOf(r.messages[r.prompt:]),
+		"reward": reward, "metrics": metrics, "info": p.about(r), "error": nil, "is_completed": r.completed, "is_truncated": r.truncated,
+		"stop_condition": r.stop, "tool_defs": toolsOf(r.tools),
 		"timing": object{
-			"start_time": unix(r.timing.start.start), "setup": r.timing.setup.object(), "generation": r.timing.agent.object(), "scoring": r.timing.scoring.object(),
+			"start_time": unix(r.timing.start.start), "setup": r.timing.setup.object(), "generation": r.timing.agent.object(),
+			"scoring": r.timing.scoring.object(),
 		},
 		"token_usage": object{"input_tokens": float64(input), "output_tokens": float64(output)},
 	}

@@ -97,7 +97,7 @@ export class FlowPicture {
   edge(e, f, at, upright, g) {
     const [x1, y1] = at(e.from), [x2, y2] = at(e.to);
     const { W, H } = g;
-    let d, label, anchor = 'middle';
+    let d, label, anchor = 'middle', narrow = false;
     const rate = e.tokens ? f.tokens_per_second : e.topics.reduce((a, t) => a + (f.topics[t]?.rate ?? 0), 0);
     if (e.back) {
       if (upright) { d = `M${x1} ${y1 + H / 2}H16V${y2 + H / 2}H${x2 - 2}`; label = [12, (y1 + y2 + H) / 2, -90]; }
@@ -109,7 +109,7 @@ export class FlowPicture {
       if (upright) { d = `M${x1} ${y1 + H / 2}H${x2 + W + 2}`; label = null; }
       else { d = `M${x1 + W / 2} ${y1}V${y2 + H + 2}`; label = [x1 + W / 2 + 8, (y1 + y2 + H) / 2 + 4]; anchor = 'start'; }
     } else if (x1 !== x2 && y1 !== y2) {
-      if (upright) { d = `M${x1 + W} ${y1 + H / 2 + 12}h${10}V${y2 + H / 2 - 26}H${x2 + W / 2}V${y2 - 2}`; label = [x1 + W + 14, y2 - 14]; anchor = 'start'; d = `M${x1 + W} ${y1 + H - 10}H${x2 - 6}V${y2 - 14}H${x2 + W / 2}V${y2 - 2}`; label = [x2 + W / 2 + 6, y2 - 18]; }
+      if (upright) { d = `M${x1 + W} ${y1 + H / 2 + 12}h${10}V${y2 + H / 2 - 26}H${x2 + W / 2}V${y2 - 2}`; label = [x1 + W + 14, y2 - 14]; anchor = 'start'; d = `M${x1 + W} ${y1 + H - 10}H${x2 - 6}V${y2 - 14}H${x2 + W / 2}V${y2 - 2}`; label = [x2 + W / 2 - 22, y2 - 20]; anchor = 'start'; narrow = true; }
       else { d = `M${x1 + W} ${y1 + H - 12}H${x2 - 30}V${y2 + H / 2}H${x2 - 2}`; label = [x2 - 26, y2 - 9]; anchor = 'start'; }
     } else if (upright) { d = `M${x1 + W / 2} ${y1 + H}V${y2 - 2}`; label = [x1 + W / 2 + 8, (y1 + H + y2) / 2 + 4]; anchor = 'start'; }
     else { d = `M${x1 + W} ${y1 + H / 2}H${x2 - 2}`; label = [(x1 + W + x2) / 2, y1 + H / 2 - 8]; }
@@ -119,7 +119,7 @@ export class FlowPicture {
       h('path', { d, 'marker-end': 'url(#tip)', css: { 'stroke-width': busy.toFixed(1) + 'px' } }),
       h('path.run', { d }),
       label && h('text', { x: label[0], y: label[1], 'text-anchor': anchor, transform: label[2] ? `rotate(${label[2]} ${label[0]} ${label[1]})` : null },
-        h('tspan', {}, name), e.tokens || (upright && !e.back && !e.under && e.topics.length > 1) ? null : h('tspan.rate', upright || e.back || e.under || anchor === 'start' ? { dx: 6 } : { x: label[0], dy: 22 }, perSecond(rate) + '/s')));
+        h('tspan', {}, name), e.tokens || narrow ? null : h('tspan.rate', upright || e.back || e.under || anchor === 'start' ? { dx: 6 } : { x: label[0], dy: 22 }, perSecond(rate) + '/s')));
   }
 
   node(s, f, [x, y], hot, W, H) {
