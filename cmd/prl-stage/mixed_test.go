@@ -22,7 +22,7 @@ import (
 	"github.com/prl-project/prl/stages"
 )
 
-// mixedRatios are the weights of the environments of TestMixed.
+// What TestMixed plays.
 var mixedRatios = map[string]int{"catch": 2, "larger": 1, "guess": 1}
 
 const mixedSteps = 3
@@ -64,6 +64,12 @@ func TestMixed(t *testing.T) {
 			weights[victim] = finalWeights(t, p.ended(t, 2*runDeadline))
 			audit(t, dir, "test", sets...)
 			mixedRecords(t, dir, sets, victim)
+			if victim == "larger" {
+				log, err := os.ReadFile(filepath.Join(dir, "test", "logs", "larger.log"))
+				if said := fmt.Sprintf("process %d: signal: killed", pid); err != nil || !strings.Contains(string(log), said) {
+					t.Errorf("no %q in the environment's log: %v\n%s", said, err, tail(string(log), 2000))
+				}
+			}
 		})
 	}
 	if weights["larger"] != weights["guess"] {

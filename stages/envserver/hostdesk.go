@@ -176,17 +176,17 @@ func tooMany(most, tokens int) string {
 var errOver = &inference.Error{Status: http.StatusGone, Code: codeOver, Message: "the rollout is over"}
 
 // generate asks the policy. The answer comes whole: what was shown of one that had to be tried again might not be what is
-// recorded.
-func (d *desk) generate(ctx context.Context, r inference.Request) (inference.Completion, error) {
+// recorded. One that comes when the host has given it up is none, since the host may ask again.
+func (d *desk) generate(asker context.Context, r inference.Request) (inference.Completion, error) {
 	r.OnTokens = nil
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := context.WithCancelCause(asker)
 	defer cancel(nil)
 	defer context.AfterFunc(d.ctx, func() { cancel(context.Cause(d.ctx)) })()
 	d.clock.enter()
 	c, err := d.rollout.generate(ctx, r)
 	d.clock.leave()
 	if err == nil {
-		return c, nil
+		return c, context.Cause(asker)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -213,7 +213,7 @@ func (d *desk) said(number int, call hostCall, c inference.Completion, m *render
 		return
 	}
 	d.graph.end(call, c, m, d.task.Temperature)
-	if true {
+	if number >= d.since {
 		d.refused, d.cut = nil, ""
 	}
 	if c.FinishReason == inference.FinishLength && !own && !d.info.CutReplies {

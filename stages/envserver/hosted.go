@@ -87,7 +87,8 @@ func (r *rollout) hostTask(ctx context.Context, host env.Host) (json.RawMessage,
 		defer e.close()
 		var err error
 		if task, err = do(ctx, e, "task", func(context.Context) (json.RawMessage, error) {
-			return host.Task(env.Split(r.task.Split), int(r.task.TaskIndex))
+			task, err := host.Task(env.Split(r.task.Split), int(r.task.TaskIndex))
+			return task, errors.Join(err, checkSize("a task", len(task), r.maxBytes))
 		}); err != nil {
 			return nil, fmt.Errorf("task %s %d: %w", r.task.Split, r.task.TaskIndex, err)
 		}

@@ -605,6 +605,46 @@ func TestAnswerBesideALimit(t *testing.T) {
 	}
 }
 
+// An answer that the host has given up is none, whatever the model makes of it: the host asks again.
+func TestAnswerThatWasGivenUp(t *testing.T) {
+	r := qwen3(t)
+	asked := make(chan struct{})
+	m := tells(r, "x<|im_end|>")
+	say := m.answer
+	m.answer = func(ctx context.Context, call int, q inference.Request) (inference.Completion, error) {
+		if call == 0 {
+			close(asked)
+			<-ctx.Done()
+		}
+		return say(ctx, 0, q)
+	}
+	trace := playHost(t, hosting(3, func(ctx context.Context, job env.Job) (env.Outcome, error) {
+		impatient, cancel := context.WithCancel(ctx)
+		go func() {
+			<-asked
+			cancel()
+		}()
+		if _, err := chat(impatient, job, []any{user("go")}, nil); err == nil {
+			t.Error("it was answered")
+		}
+		if _, err := chat(ctx, job, []any{user("go")}, nil); err != nil {
+			return env.Outcome{}, err
+		}
+		return won()
+	}), m, nil)
+	scored(t, trace)
+	if got := contents(trace); got != "user:go|assistant:x" {
+		t.Error(got)
+	}
+}
+
+// A host's task has the bound of any environment's.
+func TestHostTaskIsBounded(t *testing.T) {
+	p := hostPlayer(t, hosting(1, nil), &model{})
+	p.maxBytes = 5
+	failed(t, playOne(t, p, testTask()), errorEnvironment, "a task of 11 bytes at once: at most 5")
+}
+
 // A panic of the server's own code ends the rollout, whatever the host makes of it, and no other.
 func TestHostPanicOfTheServer(t *testing.T) {
 	for _, streamed := range []bool{false, true} {

@@ -112,16 +112,13 @@ func (p *pool) putBack(j *job) {
 	j.cancel(nil)
 	p.release(j)
 	p.rest()
-	if j.core != nil {
-		j.core.dirty = true // it is listed as not started
-	}
 	j.queue.room = min(j.queue.room, j.queue.used)
-	if j.core == nil || p.stopping {
+	if j.core == nil { // whoever has its partition now plays it
 		j.phase = dropped
 		delete(p.jobs, j)
 		return
 	}
-	j.phase, j.start = waiting, -1
+	j.phase, j.start, j.core.dirty = waiting, -1, true // so that it is listed as not started
 	j.queue.push(j)
 }
 

@@ -324,45 +324,35 @@ func TestRoomIsAskedFor(t *testing.T) {
 
 // One that hangs is not asked again before it has answered, and is no more than one call that hangs.
 func TestRoomThatHangs(t *testing.T) {
-	hang, asked, warned := make(chan struct{}), make(chan struct{}, 1000), make(chan struct{}, 1000)
-	r := &roomy{capacity: func() int {
-		asked <- struct{}{}
-		<-hang
-		return 4
-	}}
-	s := &Server{rt: &pipeline.Runtime{Log: slog.New(slog.NewTextHandler(toldTo(warned), nil))}, pool: newPool(8, 5)}
-	p := testPlayer(t, r, nil)
-	p.envTimeout = time.Millisecond
-	ctx, cancel := context.WithTimeout(t.Context(), deadline)
-	defer cancel()
-	done := make(chan error)
-	go func() { done <- s.heed(ctx, p, r) }()
-	<-warned
-	if n := len(asked); n != 1 {
-		t.Errorf("it was asked %d times while it hung", n)
-	}
-	close(hang)
-	<-asked
-	select {
-	case <-asked:
-	case <-ctx.Done():
-		t.Error("it is not asked again")
-	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-	if got := s.pool.concurrency("game"); got != 4 {
-		t.Errorf("room for %d", got)
-	}
-}
-
-// toldTo is a log that tells of each line.
-type toldTo chan struct{}
-
-func (c toldTo) Write(b []byte) (int, error) {
-	c <- struct{}{}
-	return len(b), nil
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		var asked atomic.Int32
+		r := &roomy{capacity: func() int {
+			asked.Add(1)
+			<-hang
+			return 4
+		}}
+		s := &Server{rt: &pipeline.Runtime{Log: slog.New(slog.DiscardHandler)}, pool: newPool(8, 5)}
+		s.pool.hasRoom("game", 2)
+		p := testPlayer(t, r, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- s.heed(ctx, p, r) }()
+		time.Sleep(time.Hour)
+		if asked.Load() != 1 || p.overdue.calls.Load() != 1 || s.pool.concurrency("game") != 2 {
+			t.Errorf("it was asked %d times while it hung, %d calls hang, room for %d", asked.Load(), p.overdue.calls.Load(), s.pool.concurrency("game"))
+		}
+		close(hang)
+		time.Sleep(2 * askEvery)
+		synctest.Wait()
+		if s.pool.concurrency("game") != 4 || p.overdue.calls.Load() != 0 {
+			t.Errorf("room for %d, %d calls hang", s.pool.concurrency("game"), p.overdue.calls.Load())
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // narrow is an environment with one place, which an episode has from its start until it is closed. It thinks that it has three

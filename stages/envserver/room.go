@@ -17,9 +17,11 @@ func (s *Server) heed(ctx context.Context, p *player, environment env.Limited) e
 	defer tick.Stop()
 	silent := false
 	for {
-		e := p.newEpisode()
-		n, err := do(ctx, e, "capacity", func(context.Context) (int, error) { return environment.Capacity(), nil })
-		e.close()
+		answered := make(chan struct{})
+		n, err := do(ctx, p.newEpisode(), "capacity", func(context.Context) (int, error) {
+			defer close(answered)
+			return environment.Capacity(), nil
+		})
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -30,7 +32,7 @@ func (s *Server) heed(ctx context.Context, p *player, environment env.Limited) e
 		}
 		silent = err != nil
 		select {
-		case <-e.closed: // one question at a time
+		case <-answered: // one question at a time
 		case <-ctx.Done():
 			return nil
 		}

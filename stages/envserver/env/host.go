@@ -21,8 +21,8 @@ type Host interface {
 	// Run plays one rollout to its end and scores it. It is called by many goroutines at once. An error, as everywhere here,
 	// is a failure of the infrastructure, and so is an outcome of a rollout one of whose model calls failed, even if the host
 	// thinks otherwise. Only the error of a host that fails behind a limit on the policy is taken for the limit's, unless it is
-	// a [LostError] or a panic. When ctx ends the host stops the rollout and lets go of what it holds; it is over then, and the
-	// endpoint answers 410.
+	// a [LostError] or a panic. When ctx ends the host stops the rollout and lets go of what it holds; it has failed then, whatever
+	// Run returns, and the endpoint answers 410.
 	Run(ctx context.Context, job Job) (Outcome, error)
 }
 

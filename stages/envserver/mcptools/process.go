@@ -1,14 +1,11 @@
 package mcptools
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"runtime"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -21,12 +18,10 @@ const grace = 2 * time.Second
 
 // process is a local server. It ends with this process, however that ends.
 type process struct {
+	*child.Process
 	in      io.WriteCloser
 	out     io.ReadCloser
-	cmd     *exec.Cmd
-	marker  string // in the environment of all that it starts
 	printed *child.Output
-	ended   chan struct{}
 }
 
 func start(s Server) (*process, error) {
@@ -34,30 +29,16 @@ func start(s Server) (*process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pipe to it: %w", err)
 	}
+	defer theirs.Close()
 	out, answers, err := os.Pipe()
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("pipe from it: %w", err), theirs.Close(), in.Close())
+		return nil, errors.Join(fmt.Errorf("pipe from it: %w", err), in.Close())
 	}
-	p := &process{in: in, out: out, marker: "PRL_MCP=" + rand.Text(), printed: child.NewOutput(child.NewRecord("", "", 0), 0, nil), ended: make(chan struct{})}
-	p.cmd = exec.Command(s.Command[0], s.Command[1:]...)
-	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = theirs, answers, p.printed
-	p.cmd.Dir, p.cmd.WaitDelay, p.cmd.SysProcAttr = s.Folder, time.Second, child.Attributes(syscall.SIGKILL)
-	p.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "PRL_") }), s.Env...)
-	p.cmd.Env = append(p.cmd.Env, p.marker)
-	started := make(chan error)
-	go func() {
-		// It dies with the thread that has started it, so that it does not outlive us; the thread is kept as long.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		defer close(p.ended)
-		err := p.cmd.Start()
-		_, _ = theirs.Close(), answers.Close() // it has its own
-		started <- err
-		if err == nil {
-			_ = p.cmd.Wait() // how it ended changes nothing
-		}
-	}()
-	if err := <-started; err != nil {
+	defer answers.Close()
+	p := &process{in: in, out: out, printed: child.NewOutput(child.NewRecord("", "", 0), 0, nil)}
+	cmd := exec.Command(s.Command[0], s.Command[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Dir, cmd.Env = theirs, answers, p.printed, s.Folder, s.Env
+	if p.Process, err = child.Start(cmd, syscall.SIGKILL); err != nil {
 		return nil, errors.Join(err, in.Close(), out.Close())
 	}
 	return p, nil
@@ -75,9 +56,8 @@ func (p *process) said() string {
 func (p *process) end(session <-chan struct{}) {
 	within(grace, session)
 	_ = p.in.Close() // the session may have closed it
-	within(grace, p.ended)
-	child.Kill(p.cmd.Process, p.marker)
-	within(grace, p.ended)
+	within(grace, p.Ended())
+	p.Kill()
 	_ = p.out.Close()
 }
 

@@ -26,7 +26,7 @@ func ended(fate string, step int64, versions ...int64) *schemas.GroupOutcome {
 // TestEnds counts a group that no step trained for the next one, in files of any order.
 func TestEnds(t *testing.T) {
 	packed, filtered, stale := schemas.FatePacked, schemas.FateFiltered, schemas.FateStale
-	first := []*schemas.GroupOutcome{ended(filtered, 0, 0), ended(packed, 1, 0, 0), ended(stale, 0, 0), {Eval: "catch", Fate: schemas.FateEvaluated}, ended(packed, 2, 0, 1)}
+	first := []*schemas.GroupOutcome{ended(filtered, 0, 0), ended(packed, 1, 0, 0), ended(stale, 0, 0), {Eval: "catch", Fate: schemas.FateEvaluated}, ended(packed, 2, 0, 1), ended(filtered, 0, 1)}
 	second := []*schemas.GroupOutcome{ended(filtered, 0, 1), ended(packed, 3, 1, 2), ended(filtered, 0, 2)}
 	for name, order := range map[string][][]*schemas.GroupOutcome{"in order": {first, second}, "newest first": {second, first}} {
 		r := New()
@@ -34,14 +34,14 @@ func TestEnds(t *testing.T) {
 			r.Outcomes(list)
 		}
 		v := r.View(100)
-		want := map[string][]int64{"packed": {1, 1, 1, 0}, "filtered:zero_advantage": {1, 0, 1, 1}, "stale": {0, 1, 0, 0}}
+		want := map[string][]int64{"packed": {1, 1, 1, 0}, "filtered:zero_advantage": {1, 0, 2, 1}, "stale": {0, 1, 0, 0}}
 		if !slices.Equal(v.Ends.X, []int64{1, 2, 3, 4}) || !reflect.DeepEqual(v.Ends.Ways, want) {
 			t.Errorf("%s: %v %v", name, v.Ends.X, v.Ends.Ways)
 		}
 		if !slices.Equal(v.OffPolicy.All, []int64{4, 2}) || !slices.Equal(v.OffPolicy.Newest, []int64{1, 1}) {
 			t.Errorf("%s: off-policy %v, newest %v", name, v.OffPolicy.All, v.OffPolicy.Newest)
 		}
-		if v.Packed != 3 || v.Counts != (Counts{7, 10, 100}) {
+		if v.Packed != 3 || v.Counts != (Counts{8, 11, 110}) {
 			t.Errorf("%s: step %d, %+v", name, v.Packed, v.Counts)
 		}
 	}

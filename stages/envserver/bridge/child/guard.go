@@ -2,6 +2,7 @@ package child
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -15,17 +16,20 @@ import (
 // A guard is this program once more, in a process that does nothing until this one has ended, however it did: then it kills what
 // was started and is not gone by itself. A signal at the death of a parent reaches the child alone, and not what that has started.
 type guard struct {
-	mu sync.Mutex
-	to io.Writer // nil before the first process is started
+	mu      sync.Mutex
+	open    map[int]string // markers of processes by their number
+	to      *os.File       // nil while there is none
+	process *os.Process
 }
 
-var guarded guard
+var guarded = guard{open: map[int]string{}}
 
 const (
 	// guardVar is the variable that makes this program a guard.
 	guardVar = "PRL_CHILD_GUARD"
 	// lastTime is what processes have to end by themselves when the server has ended.
 	lastTime = 5 * time.Second
+	tellTime = time.Second
 )
 
 func init() {
@@ -35,50 +39,69 @@ func init() {
 	}
 }
 
-// begin tells the guard of a process, the first time it starts it.
+// begin tells the guard of a process. It starts one if there is none, or none that listens.
 func (g *guard) begin(pid int, marker string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.to == nil {
-		to, err := post()
-		if err != nil {
-			return fmt.Errorf("start a guard of processes: %w", err)
-		}
-		g.to = to
+	g.open[pid] = marker
+	if g.to != nil && g.tell(pid) == nil {
+		return nil
 	}
-	_, err := fmt.Fprintf(g.to, "%d %s\n", pid, marker)
-	return err
+	if err := g.post(); err != nil {
+		return fmt.Errorf("start a guard of processes: %w", err)
+	}
+	for pid := range g.open {
+		if err := g.tell(pid); err != nil {
+			return fmt.Errorf("the guard of processes does not listen: %w", err)
+		}
+	}
+	return nil
 }
 
 // end tells the guard that a process is gone, with all that it has started.
 func (g *guard) end(pid int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	delete(g.open, pid)
 	if g.to != nil {
-		_, _ = fmt.Fprintf(g.to, "%d\n", pid) // one that nobody can tell kills a group that is not there
+		_ = g.tell(pid) // the next to begin hears of it
 	}
 }
 
-// post starts the guard. It is not ended: it ends after us, in a session of its own that no signal to ours reaches.
-func post() (io.Writer, error) {
-	path, err := os.Executable()
-	if err != nil {
-		return nil, err
+// tell says what is known of a process.
+func (g *guard) tell(pid int) error {
+	if err := g.to.SetWriteDeadline(time.Now().Add(tellTime)); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(g.to, pid, g.open[pid])
+	return err
+}
+
+// post starts a guard. It is not ended: it ends after us, in a session of its own that no signal to ours reaches.
+func (g *guard) post() error {
+	path := "/proc/self/exe" // is there where the file is not any more
+	if _, err := os.Stat(path); err != nil {
+		if path, err = os.Executable(); err != nil {
+			return err
+		}
 	}
 	from, to, err := os.Pipe()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer from.Close()
 	cmd := exec.Command(path)
-	cmd.Stdin, cmd.Dir, cmd.Env = from, "/", []string{guardVar + "=1"}
+	cmd.Args, cmd.Stdin, cmd.Dir, cmd.Env = []string{"prl-guard"}, from, "/", []string{guardVar + "=1"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		_ = to.Close()
-		return nil, err
+		return errors.Join(err, to.Close())
 	}
-	go func() { _ = cmd.Wait() }() // it ends before us only where somebody kills it
-	return to, nil
+	go func() { _ = cmd.Wait() }() // only where somebody has killed it
+	if g.to != nil {
+		_ = g.to.Close() // the one that does not listen
+	}
+	g.to, g.process = to, cmd.Process
+	return nil
 }
 
 // watch is what a guard does.

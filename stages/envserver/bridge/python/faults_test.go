@@ -1,15 +1,19 @@
 package python
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/prl-project/prl/pipeline/pipelinetest/need"
 	"github.com/prl-project/prl/stages/envserver/env"
 )
 
@@ -68,11 +72,18 @@ func traced(t *testing.T, err error, message, where string) {
 
 func gone(t *testing.T, pid int) {
 	t.Helper()
-	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
-		if text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat"); !strings.Contains(string(text), ") Z ") {
-			t.Errorf("process %d is still there: %v", pid, err)
-		}
+	if there(pid) {
+		t.Errorf("process %d is still there", pid)
 	}
+}
+
+// there says that a process has not ended.
+func there(pid int) bool {
+	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+		return false
+	}
+	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	return !strings.Contains(string(text), ") Z ")
 }
 
 // Each fault ends its own episode with a traceback, no other one, and the next episode is played.
@@ -193,6 +204,49 @@ func TestCancelled(t *testing.T) {
 	works(t, s)
 }
 
+// TestInvariant_NoOrphans kills a server: its processes end, with all that they have started.
+func TestInvariant_NoOrphans(t *testing.T) {
+	if os.Getenv("FAULTY_ORPHAN") != "" {
+		s := begin(t, open(t, "faulty:Faulty", nil), `{}`)
+		for _, tool := range []string{"pid", "child", "stubborn_child"} {
+			n, err := call(t, s, tool, `{}`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Println("pid", n)
+		}
+		select {} // until it is killed
+	}
+	need.Python3(t)
+	cmd := exec.Command(os.Args[0], "-test.run", "^TestInvariant_NoOrphans$", "-test.v")
+	cmd.Env = append(os.Environ(), "FAULTY_ORPHAN=1")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var pids []int
+	for lines := bufio.NewScanner(out); len(pids) < 3 && lines.Scan(); {
+		var pid int
+		if n, _ := fmt.Sscanf(lines.Text(), "pid %d", &pid); n == 1 { // other lines say other things
+			pids = append(pids, pid)
+		}
+	}
+	if err := cmd.Process.Kill(); err != nil || len(pids) < 3 {
+		t.Fatalf("processes %d: %v", pids, err)
+	}
+	_ = cmd.Wait() // it was killed
+	for _, pid := range pids {
+		for deadline := time.Now().Add(time.Minute); there(pid); time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("process %d outlives us", pid)
+			}
+		}
+	}
+}
+
 // Where all processes are full, an episode waits as long as its deadline allows, or until another one ends.
 func TestFull(t *testing.T) {
 	e := open(t, "faulty:Faulty", func(c *Config) { c.Episodes = 1 })
@@ -245,4 +299,41 @@ func TestClose(t *testing.T) {
 	if _, err := env.Begin(t.Context(), e, []byte(`{}`), 1); !errors.Is(err, errClosed) {
 		t.Errorf("an episode: %v", err)
 	}
+}
+
+// Close waits neither for a call that hangs nor for a process that cannot come up.
+func TestInvariant_CloseEndsWhatHangs(t *testing.T) {
+	t.Run("call", func(t *testing.T) {
+		e := open(t, "faulty:Faulty", func(c *Config) { c.TimeoutS = 3600 })
+		s := begin(t, e, `{}`)
+		was, failed := pid(t, s), make(chan error)
+		go func() {
+			_, err := call(t, s, "hang", `{}`)
+			failed <- err
+		}()
+		for !strings.Contains(logOf(t, e), "it hangs") {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-failed; !errors.Is(err, errClosed) {
+			t.Errorf("the call: %v", err)
+		}
+		gone(t, was)
+	})
+	t.Run("start", func(t *testing.T) {
+		e := open(t, "faulty:Faulty", func(c *Config) { c.Processes, c.StartS = 2, 3600 })
+		begin(t, e, `{}`)
+		t.Setenv("FAULTY_IMPORT", "hangs")
+		begin(t, e, `{}`) // with the first, and another process begins to start
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+		e.pool.mu.Lock()
+		defer e.pool.mu.Unlock()
+		if e.pool.starting != 0 || len(e.pool.live) != 0 {
+			t.Errorf("%d processes are starting, %d live", e.pool.starting, len(e.pool.live))
+		}
+	})
 }

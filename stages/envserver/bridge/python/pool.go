@@ -20,9 +20,10 @@ const (
 // pool holds the processes of an environment and starts them as they are needed. It is safe for concurrent use.
 type pool struct {
 	start func() (*process, error)
+	quit  chan struct{}  // closed when all processes are to end
 	most  int            // processes
 	each  int            // episodes of one
-	all   sync.WaitGroup // goroutines that watch a process
+	all   sync.WaitGroup // goroutines that start or watch a process
 
 	mu       sync.Mutex
 	live     []*process
@@ -34,8 +35,8 @@ type pool struct {
 	changed  chan struct{} // closed when there may be room
 }
 
-func newPool(first *process, most, each int, start func() (*process, error)) *pool {
-	p := &pool{start: start, most: most, each: each, changed: make(chan struct{})}
+func newPool(first *process, quit chan struct{}, most, each int, start func() (*process, error)) *pool {
+	p := &pool{start: start, quit: quit, most: most, each: each, changed: make(chan struct{})}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.add(first)
@@ -60,7 +61,7 @@ func (p *pool) acquire(ctx context.Context) (*process, error) {
 		pause := time.Until(p.after)
 		if (best == nil || best.episodes > 0) && len(p.live)+p.starting < p.most && pause <= 0 {
 			p.starting++
-			go p.grow()
+			p.all.Go(p.grow)
 		}
 		if best != nil {
 			best.episodes++
@@ -93,12 +94,9 @@ func (p *pool) grow() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.starting--
-	switch {
-	case err != nil:
+	if err != nil {
 		p.fail(err)
-	case p.closed:
-		close(next.quit) // it ends by itself
-	default:
+	} else {
 		p.add(next)
 	}
 	p.news()
@@ -107,7 +105,6 @@ func (p *pool) grow() {
 // add takes a process in and watches it.
 func (p *pool) add(next *process) {
 	p.live = append(p.live, next)
-	next.out.Note("--- process %d", next.cmd.Process.Pid)
 	p.all.Go(func() {
 		for over := false; !over; {
 			select {
@@ -121,7 +118,7 @@ func (p *pool) add(next *process) {
 				p.live = slices.DeleteFunc(p.live, func(l *process) bool { return l == next })
 				if !p.closed {
 					p.fail(next.why)
-					next.out.Note("--- process %d had %d episodes: %v", next.cmd.Process.Pid, next.episodes, next.why)
+					next.out.Note("--- process %d had %d episodes: %v", next.pid, next.episodes, next.why)
 				}
 			}
 			p.news()
@@ -142,14 +139,12 @@ func (p *pool) news() {
 	p.changed = make(chan struct{})
 }
 
-// close ends all processes and waits for that; one that is only starting ends when it has started.
+// close ends all processes, whatever they are at, and waits for that.
 func (p *pool) close() {
 	p.mu.Lock()
 	if !p.closed {
 		p.closed = true
-		for _, l := range p.live {
-			close(l.quit)
-		}
+		close(p.quit)
 		p.news()
 	}
 	p.mu.Unlock()

@@ -3,8 +3,6 @@ package python
 import (
 	"context"
 	"errors"
-	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -15,10 +13,7 @@ import (
 
 // still is a process that does nothing.
 func still() *process {
-	return &process{
-		gone: make(chan struct{}), dead: make(chan struct{}), quit: make(chan struct{}), out: child.NewOutput(child.NewRecord("", "", 1), 1, func() {}),
-		cmd: &exec.Cmd{Process: &os.Process{Pid: 1}},
-	}
+	return &process{gone: make(chan struct{}), dead: make(chan struct{}), out: child.NewOutput(child.NewRecord("", "", 1), 1, func() {})}
 }
 
 // A process that cannot be started again is tried with longer and longer pauses; who waits for it hears why.
@@ -26,7 +21,7 @@ func TestBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first, tries, heals := still(), 0, false
 		second := still()
-		p := newPool(first, 1, 2, func() (*process, error) {
+		p := newPool(first, make(chan struct{}), 1, 2, func() (*process, error) {
 			if tries++; heals {
 				return second, nil
 			}
@@ -50,7 +45,7 @@ func TestBackOff(t *testing.T) {
 			t.Errorf("after it is back: %v", err)
 		}
 		go func() {
-			<-second.quit
+			<-p.quit
 			close(second.dead)
 		}()
 		p.close()
@@ -61,7 +56,7 @@ func TestBackOff(t *testing.T) {
 func TestGrows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := []*process{still()}
-		p := newPool(all[0], 3, 2, func() (*process, error) {
+		p := newPool(all[0], make(chan struct{}), 3, 2, func() (*process, error) {
 			all = append(all, still())
 			return all[len(all)-1], nil
 		})
@@ -76,7 +71,7 @@ func TestGrows(t *testing.T) {
 				t.Errorf("%d processes, one with %d episodes", len(all), l.episodes)
 			}
 			go func() {
-				<-l.quit
+				<-p.quit
 				close(l.dead)
 			}()
 		}

@@ -2,7 +2,6 @@ package python
 
 import (
 	"context"
-	"crypto/rand"
 	_ "embed"
 	"encoding/json"
 	"errors"
@@ -10,8 +9,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"runtime"
-	"strings"
 	"syscall"
 	"time"
 
@@ -28,20 +25,21 @@ type runner struct {
 	module, class string
 	path          string
 	record        *child.Record
+	quit          chan struct{} // closed when all processes are to end
 }
 
 // process hosts instances of the class. Its goroutine asks it one thing after the other and ends it when it fails.
 type process struct {
-	cfg    Config
-	asks   chan *ask // two for each episode at most: a call that was given up, and the end
-	quit   chan struct{}
-	dead   chan struct{} // closed when it has ended with all its children
-	why    error         // once dead
-	gone   chan struct{} // an episode has left; to the pool
-	marker string        // in the environment of all its children
-	cmd    *exec.Cmd
-	wire   *wire
-	out    *child.Output
+	cfg   Config
+	asks  chan *ask     // two for each episode at most: a call that was given up, and the end
+	quit  chan struct{} // the runner's
+	dead  chan struct{} // closed when it has ended with all its children
+	why   error         // once dead
+	gone  chan struct{} // an episode has left; to the pool
+	child *child.Process
+	pid   int // of it
+	wire  *wire
+	out   *child.Output
 
 	episodes int // that it has; the pool's
 }
@@ -56,8 +54,7 @@ type ask struct {
 // start starts a process and lets it import the class.
 func (r *runner) start(rows bool) (*process, answer, error) {
 	p := &process{
-		cfg: r.cfg, asks: make(chan *ask, 2*r.cfg.Episodes), quit: make(chan struct{}), dead: make(chan struct{}),
-		gone: make(chan struct{}), marker: "PRL_RUNNER=" + rand.Text(),
+		cfg: r.cfg, asks: make(chan *ask, 2*r.cfg.Episodes), quit: r.quit, dead: make(chan struct{}), gone: make(chan struct{}),
 	}
 	p.out = child.NewOutput(r.record, int64(r.cfg.OutputMB)<<20, func() { p.wire.interrupt() })
 	open := request{Op: "open", Module: r.module, Class: r.class, Path: r.path, Memory: int64(r.cfg.MemoryMB) << 20, Rows: rows}
@@ -73,54 +70,53 @@ func (r *runner) start(rows bool) (*process, answer, error) {
 
 // run starts the process, hands over what it says of the class, and serves until it fails or is to end.
 func (p *process) run(open request, said chan<- answer) {
-	// The process dies with the thread that has started it (so that it does not outlive a server that is killed).
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	defer close(p.dead)
-	ended, err := p.spawn()
-	if err != nil {
+	if err := p.spawn(); err != nil {
 		p.why = err
 		return
 	}
-	err = p.serve(open, said, ended)
-	p.end(ended)
+	served := make(chan error, 1)
+	go func() { served <- p.serve(open, said) }()
+	var err error
+	select {
+	case err = <-served:
+		p.child.Kill()
+	case <-p.quit: // whatever it is at
+		p.child.Kill()
+		<-served
+		err = errClosed
+	}
+	<-p.child.Ended()
+	p.wire.close()
+	p.out.Note("--- process %d: %v", p.pid, p.child.State())
 	p.why = p.failure(err)
 }
 
-func (p *process) spawn() (ended chan error, err error) {
+func (p *process) spawn() error {
 	requests, in, err := os.Pipe()
 	if err != nil {
-		return nil, fmt.Errorf("pipe to the process: %w", err)
+		return fmt.Errorf("pipe to the process: %w", err)
 	}
 	defer requests.Close()
 	out, answers, err := os.Pipe()
 	if err != nil {
-		in.Close()
-		return nil, fmt.Errorf("pipe from the process: %w", err)
+		return errors.Join(fmt.Errorf("pipe from the process: %w", err), in.Close())
 	}
 	defer answers.Close()
 	p.wire = newWire(in, out, p.cfg.ReplyKB<<10)
-	p.cmd = exec.Command(p.cfg.Python, "-c", script)
-	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = requests, answers, p.out
-	p.cmd.WaitDelay = time.Second
-	p.cmd.SysProcAttr = child.Attributes(syscall.SIGKILL)
-	p.cmd.Env = []string{"PYTHONHASHSEED=0", p.marker}
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "PRL_") && !strings.HasPrefix(v, "PYTHONHASHSEED=") {
-			p.cmd.Env = append(p.cmd.Env, v)
-		}
-	}
-	if err := p.cmd.Start(); err != nil {
+	cmd := exec.Command(p.cfg.Python, "-c", script)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = requests, answers, p.out, []string{"PYTHONHASHSEED=0"}
+	if p.child, err = child.Start(cmd, syscall.SIGKILL); err != nil {
 		p.wire.close()
-		return nil, fmt.Errorf("start %s: %w", p.cfg.Python, err)
+		return fmt.Errorf("start %s: %w", p.cfg.Python, err)
 	}
-	ended = make(chan error, 1)
-	go func() { ended <- p.cmd.Wait() }()
-	return ended, nil
+	p.pid = p.child.Pid()
+	p.out.Note("--- process %d", p.pid)
+	return nil
 }
 
 // serve returns why the process cannot go on.
-func (p *process) serve(open request, said chan<- answer, ended chan error) error {
+func (p *process) serve(open request, said chan<- answer) error {
 	a, err := p.exchange(open, p.cfg.StartS)
 	if err != nil {
 		return err
@@ -131,10 +127,7 @@ func (p *process) serve(open request, said chan<- answer, ended chan error) erro
 	said <- a
 	for {
 		select {
-		case <-p.quit:
-			return errClosed
-		case err := <-ended:
-			ended <- err
+		case <-p.child.Ended():
 			return io.EOF
 		case k := <-p.asks:
 			if k.ctx.Err() != nil {
@@ -174,7 +167,7 @@ func (p *process) exchange(what request, seconds float64) (answer, error) {
 
 // dump lets Python print where it is.
 func (p *process) dump() {
-	if p.cmd.Process.Signal(syscall.SIGUSR1) == nil {
+	if p.child.Signal(syscall.SIGUSR1) == nil {
 		p.out.Settle()
 	}
 }
@@ -186,17 +179,9 @@ func (p *process) failure(err error) error {
 	case errors.As(err, &said) || errors.Is(err, errClosed):
 		return err
 	case errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE):
-		err = fmt.Errorf("the process ended (%v): %w", p.cmd.ProcessState, err)
+		err = fmt.Errorf("the process ended (%v): %w", p.child.State(), err)
 	}
 	return &Error{Message: err.Error(), Printed: p.out.Tail()}
-}
-
-// end kills the process and all that it has started, and closes what it held.
-func (p *process) end(ended chan error) {
-	child.Kill(p.cmd.Process, p.marker)
-	<-ended
-	p.wire.close()
-	p.out.Note("--- process %d: %v", p.cmd.Process.Pid, p.cmd.ProcessState)
 }
 
 // ask asks something of an episode.

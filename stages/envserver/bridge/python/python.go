@@ -148,12 +148,12 @@ func New(name, target, logs string, cfg Config) (*Python, error) {
 	printed := child.NewRecord(logs, name, int64(cfg.LogMB)<<20)
 	p := &Python{cfg: cfg, log: printed}
 	module, class, _ := strings.Cut(target, ":")
-	r := runner{cfg: cfg, module: module, class: class, path: path, record: printed}
+	r := runner{cfg: cfg, module: module, class: class, path: path, record: printed, quit: make(chan struct{})}
 	first, said, err := r.start(cfg.File == "")
 	if err != nil {
 		return nil, errors.Join(err, printed.Close())
 	}
-	p.pool = newPool(first, cfg.Processes, cfg.Episodes, func() (*process, error) {
+	p.pool = newPool(first, r.quit, cfg.Processes, cfg.Episodes, func() (*process, error) {
 		next, _, err := r.start(false)
 		return next, err
 	})

@@ -167,7 +167,7 @@ func TestInvariant_WrongCallsAreAnswered(t *testing.T) {
 		{"turn", `{"wheel": 1, "digit": true}`, "integer"},
 		{"turn", `{"wheel": 1, "digit": 2, "digit": 3}`, "twice"},
 		{"turn", `{"wheel": 1, "digit": 2, "force": 3}`, "force"},
-		{"turn", `{"wheel": 1, "digit": 2, "note": [` + strings.Repeat("[", 5000) + strings.Repeat("]", 5001) + `}`, "note"},
+		{"turn", `{"wheel": 1, "digit": 2, "note": [` + strings.Repeat("[", 5000) + strings.Repeat("]", 5001) + `}`, "nested more than"},
 		{"turn", `wheel`, "not JSON"},
 		{"look", `{"side": "top"}`, "enum"},
 	} {

@@ -3,7 +3,6 @@ package verifiers
 import (
 	"bufio"
 	"context"
-	"crypto/rand"
 	_ "embed"
 	"encoding/json"
 	"errors"
@@ -12,8 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -58,69 +55,54 @@ type line struct {
 
 // process is a Python process that hosts the environment. It ends when it is told to, with all that it has started.
 type process struct {
-	cmd    *exec.Cmd
-	out    *child.Output
-	marker string // in the environment of all that it has started
-	once   sync.Once
-	quit   chan struct{}
-	dead   chan struct{} // closed when it has ended
-	state  error         // once dead
-	said   *bufio.Scanner
-	pipes  []io.Closer
+	child *child.Process
+	out   *child.Output
+	once  sync.Once
+	quit  chan struct{}
+	dead  chan struct{} // closed when it has ended
+	state error         // once dead
+	said  *bufio.Scanner
+	pipes []io.Closer
 }
 
 // start starts a process with an order. The caller reads what it says and ends it.
 func start(python string, what order, record *child.Record) (*process, error) {
-	p := &process{
-		out: child.NewOutput(record, 0, nil), marker: "PRL_RUNNER=" + rand.Text(), quit: make(chan struct{}), dead: make(chan struct{}),
-	}
+	p := &process{out: child.NewOutput(record, 0, nil), quit: make(chan struct{}), dead: make(chan struct{})}
 	text, err := json.Marshal(what)
 	if err != nil {
 		return nil, fmt.Errorf("encode the options: %w", err)
 	}
-	started := make(chan error, 1)
-	go p.run(python, append(text, '\n'), started)
-	if err := <-started; err != nil {
-		return nil, err
-	}
-	return p, nil
-}
-
-// run starts the process and sees to its end.
-func (p *process) run(python string, text []byte, started chan<- error) {
-	// The process gets a signal when the thread ends that has started it.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	orders, answers, err := p.spawn(python)
 	if err != nil {
-		started <- err
-		return
+		return nil, err
 	}
-	go func() { _, _ = orders.Write(text) }() // more than a pipe holds; it fails if the process has ended
+	go func() { _, _ = orders.Write(append(text, '\n')) }() // more than a pipe holds; it fails if the process has ended
 	p.said = bufio.NewScanner(answers)
 	p.said.Buffer(nil, longestSaid)
 	p.pipes = []io.Closer{orders, answers}
-	p.out.Note("--- process %d", p.cmd.Process.Pid)
-	started <- nil
-	ended := make(chan error, 1)
-	go func() { ended <- p.cmd.Wait() }()
+	p.out.Note("--- process %d", p.child.Pid())
+	go p.run()
+	return p, nil
+}
+
+// run sees to the end of the process.
+func (p *process) run() {
 	select {
-	case err = <-ended:
+	case <-p.child.Ended():
 	case <-p.quit:
-		_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		_ = p.child.Signal(syscall.SIGTERM) // it may have ended
 		select {
-		case err = <-ended:
+		case <-p.child.Ended():
 		case <-time.After(stopTime):
-			child.Kill(p.cmd.Process, p.marker)
-			err = <-ended
 		}
 	}
-	child.Kill(p.cmd.Process, p.marker) // what it has left behind
+	p.child.Kill() // or what it has left behind
+	<-p.child.Ended()
 	for _, pipe := range p.pipes {
 		_ = pipe.Close() // nobody is there
 	}
-	p.out.Note("--- process %d: %v", p.cmd.Process.Pid, p.cmd.ProcessState)
-	if p.state = err; err == nil {
+	p.out.Note("--- process %d: %v", p.child.Pid(), p.child.State())
+	if p.state = p.child.Err(); p.state == nil {
 		p.state = errors.New("exit status 0")
 	}
 	close(p.dead)
@@ -137,32 +119,24 @@ func (p *process) spawn(python string) (orders, answers *os.File, err error) {
 		return nil, nil, errors.Join(fmt.Errorf("pipe from the process: %w", err), orders.Close())
 	}
 	defer end.Close()
-	p.cmd = exec.Command(python, "-c", script)
-	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr, p.cmd.ExtraFiles = theirs, p.out, p.out, []*os.File{end}
-	p.cmd.WaitDelay = time.Second
-	p.cmd.SysProcAttr = child.Attributes(syscall.SIGTERM)
-	p.cmd.Env = variables(python, p.marker)
-	if err := p.cmd.Start(); err != nil {
+	cmd := exec.Command(python, "-c", script)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = theirs, p.out, p.out, []*os.File{end}
+	cmd.Env = []string{"PYTHONUNBUFFERED=1", "PATH=" + paths(python)}
+	if p.child, err = child.Start(cmd, syscall.SIGTERM); err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("start %s: %w", python, err), orders.Close(), answers.Close())
 	}
 	return orders, answers, nil
 }
 
-// variables are ours without the settings of prl. Programs that are installed beside the interpreter, such as uv, are found.
-func variables(python, marker string) []string {
-	vars := []string{marker, "PYTHONUNBUFFERED=1"}
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "PRL_") && !strings.HasPrefix(v, "PATH=") {
-			vars = append(vars, v)
-		}
-	}
+// paths is where programs are found: those that are installed beside the interpreter, such as uv, too.
+func paths(python string) string {
 	path := os.Getenv("PATH")
 	if at, err := exec.LookPath(python); err == nil {
 		if at, err = filepath.Abs(at); err == nil {
 			path = filepath.Dir(at) + string(os.PathListSeparator) + path
 		}
 	}
-	return append(vars, "PATH="+path)
+	return path
 }
 
 // next is the next line that the process says. It ends the process and says why if there is none before ctx ends.
@@ -194,7 +168,7 @@ func (p *process) failure(err error) error {
 
 // dump lets Python print where it is.
 func (p *process) dump() {
-	if p.cmd.Process.Signal(syscall.SIGUSR1) == nil {
+	if p.child.Signal(syscall.SIGUSR1) == nil {
 		p.out.Settle()
 	}
 }

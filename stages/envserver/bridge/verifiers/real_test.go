@@ -316,7 +316,7 @@ func TestReal021(t *testing.T) {
 	}
 	play(t, e, m, `{"task_idx":2}`) // it goes on
 
-	pid := e.pool.live[0].p.cmd.Process.Pid
+	pid := e.pool.live[0].p.child.Pid()
 	if err := e.Close(); err != nil {
 		t.Error(err)
 	}
@@ -332,7 +332,7 @@ func TestReal021(t *testing.T) {
 func TestInvariant_NoOrphans(t *testing.T) {
 	if os.Getenv("VERIFIERS_ORPHAN") != "" {
 		e := open(t, "0.2.1", "spelling", nil)
-		fmt.Println("pid", e.pool.live[0].p.cmd.Process.Pid)
+		fmt.Println("pid", e.pool.live[0].p.child.Pid())
 		select {} // until it is killed
 	}
 	installed(t, "0.2.1")

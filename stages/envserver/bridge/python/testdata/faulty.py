@@ -6,6 +6,9 @@ import subprocess
 import sys
 import time
 
+while os.environ.get("FAULTY_IMPORT") == "hangs":
+    time.sleep(60)
+
 
 class Faulty:
     kept = []
@@ -34,6 +37,10 @@ class Faulty:
         """Start a process that leaves the group."""
         return str(subprocess.Popen(["sleep", "600"], start_new_session=True).pid)
 
+    def child(self) -> str:
+        """Start a process."""
+        return str(subprocess.Popen(["sleep", "600"]).pid)
+
     def raises(self) -> str:
         """Raise an exception."""
         raise KeyError("no such key")
@@ -45,6 +52,7 @@ class Faulty:
     def hang(self) -> str:
         """Hang."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("it hangs")
         self._wait_for_ever()
 
     def _wait_for_ever(self):
