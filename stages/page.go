@@ -34,7 +34,7 @@ func (a *App) page(o ui.Options) (*ui.UI, error) {
 	return ui.New(a.Runtime, a.Config.UI, o)
 }
 
-// openPage opens the page of a run that is started here, and says where it is.
+// openPage opens the page of a run that is started here, and says where it is. The run goes on without it where that fails.
 func (a *App) openPage(out io.Writer) error {
 	if !a.Config.UI.Enabled {
 		return nil
@@ -45,7 +45,9 @@ func (a *App) openPage(out io.Writer) error {
 	}
 	url, err := page.Listen()
 	if err != nil {
-		return err
+		a.Config.UI.Enabled = false
+		fmt.Fprintf(out, "The run goes on without a page: %v\n", err)
+		return nil
 	}
 	fmt.Fprintf(out, "Look at it:  %s\n", url)
 	a.shown = page

@@ -272,7 +272,7 @@ func testOwnRights(t *testing.T, s *secured, run string) {
 	dir := t.TempDir()
 	start := func(stage string, more ...string) *process {
 		args := []string{"--stage", stage, "--config", orderedConfig, "--run", run, "--telemetry", "", "--brokers", s.ListenerAddrs(kafka.ListenerSASLSSL)[0]}
-		for _, set := range slices.Concat([]string{"dir=" + dir, steps}, s.sets(run+"."+stage), more) {
+		for _, set := range slices.Concat([]string{"dir=" + dir, steps, "ui.listen=localhost:0"}, s.sets(run+"."+stage), more) {
 			args = append(args, "--set", set)
 		}
 		return startStage(t, nil, args...)

@@ -21,7 +21,7 @@ class Hint(Observation):
 
 
 class Digit(Environment):
-    """Four guesses. The reward is 1 for the digit, and less the farther the last guess was from it."""
+    """Four guesses. The reward is 1 for the digit, less the farther the last guess was from it, and half for more than a digit."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
@@ -36,9 +36,10 @@ class Digit(Environment):
         if action.digit[:1] not in set("0123456789"):
             return Hint(hint="a digit", reward=0.0, done=last)
         off = int(action.digit[0]) - self.digit
+        worth = 1.0 if len(action.digit) == 1 else 0.5
         if off == 0:
-            return Hint(hint="yes", reward=1.0, done=True)
-        return Hint(hint="less" if off > 0 else "more", reward=0.5 - abs(off) / 20, done=last)
+            return Hint(hint="yes", reward=worth, done=True)
+        return Hint(hint="less" if off > 0 else "more", reward=worth * (0.5 - abs(off) / 20), done=last)
 
     @property
     def state(self):

@@ -37,6 +37,7 @@ func TestValidateSaysWhatIsAllowed(t *testing.T) {
 		"1 of 2 environments set it":             env(func(c *EnvConfig) { c.Ratio = ratio(1) }),
 		"envs.catch.ratio = -1":                  env(func(c *EnvConfig) { c.Ratio = ratio(-1) }),
 		"envs.catch.group_size = 0":              env(func(c *EnvConfig) { c.GroupSize = 0 }),
+		"envs.catch.concurrency = -1":            env(func(c *EnvConfig) { c.Concurrency = -1 }),
 		"envs.catch.temperature = 0: 0.01 to 10": env(func(c *EnvConfig) { c.Temperature = 0 }),
 		"envs.catch.top_p = 0.9":                 env(func(c *EnvConfig) { c.TopP = 0.9 }),
 		"above run.seq_len = 64":                 env(func(c *EnvConfig) { c.MaxRolloutTokens = 65 }),

@@ -161,10 +161,10 @@ func (c *conversation) say(p prompt, a inference.Completion, temperature float64
 	node := schemas.Node{
 		Parent: last, Agent: valid(t.agent), Role: string(env.RoleAssistant), Content: valid(said.Content), Reasoning: valid(said.Reasoning),
 		Temperature: temperature,
-		TokenIDs: schemas.PackInt32s(slices.Concat(opening, a.Tokens)),
-		Mask:     slices.Concat(make([]byte, p.opening), slices.Repeat([]byte{1}, len(a.Tokens))),
-		Logprobs: schemas.PackFloat32s(slices.Concat(make([]float32, p.opening), a.Logprobs)),
-		BodyFrom: p.opening, BodyTo: p.opening + len(r.text()),
+		TokenIDs:    schemas.PackInt32s(slices.Concat(opening, a.Tokens)),
+		Mask:        slices.Concat(make([]byte, p.opening), slices.Repeat([]byte{1}, len(a.Tokens))),
+		Logprobs:    schemas.PackFloat32s(slices.Concat(make([]float32, p.opening), a.Logprobs)),
+		BodyFrom:    p.opening, BodyTo: p.opening + len(r.text()),
 	}
 	for _, v := range a.Versions {
 		node.Versions = append(node.Versions, schemas.VersionRun{Offset: p.opening + v.Offset, Version: v.Version})

@@ -47,7 +47,7 @@ func (p *publisher) publish(ctx context.Context, traces []*schemas.Trace) error 
 			}
 			recs, of[r] = append(recs, r), t
 		}
-		for _, result := range p.cl.ProduceSync(ctx, recs...) {
+		for _, result := range p.produce(ctx, recs) {
 			if result.Err == nil {
 				continue
 			}
@@ -71,6 +71,23 @@ func (p *publisher) publish(ctx context.Context, traces []*schemas.Trace) error 
 		case <-time.After(publishPause):
 		}
 	}
+}
+
+// produce waits for the broker's answers. What was sent once the client cannot take back, and where no broker is left it waits
+// for the answer for ever: so an end of ctx gives up the wait, and the goroutine ends with the client.
+func (p *publisher) produce(ctx context.Context, recs []*kgo.Record) kgo.ProduceResults {
+	results := make(chan kgo.ProduceResults, 1)
+	go func() { results <- p.cl.ProduceSync(ctx, recs...) }()
+	select {
+	case r := <-results:
+		return r
+	case <-ctx.Done():
+	}
+	var given kgo.ProduceResults
+	for _, r := range recs {
+		given = append(given, kgo.ProduceResult{Record: r, Err: context.Cause(ctx)})
+	}
+	return given
 }
 
 // encode makes the record of a trace, or of its stub where there is none. An error may pass.

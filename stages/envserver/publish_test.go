@@ -2,11 +2,15 @@ package envserver
 
 import (
 	"context"
+	"errors"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/prl-project/prl/pipeline"
@@ -71,5 +75,37 @@ func TestUnrecordableTaskIsRefused(t *testing.T) {
 	task.Eval, task.Task = "e", strings.Repeat("t", pipeline.MaxRecordBytes)
 	if err := c.Process(pipeline.Record{Value: task}, nil); err != nil {
 		t.Errorf("a long task: %v", err)
+	}
+}
+
+// A broker that takes traces and is never heard of again holds up no stop.
+func TestStopWithoutABroker(t *testing.T) {
+	rt, cluster, _ := testRun(t)
+	cl, err := rt.Client(kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	tried := make(chan struct{})
+	var once sync.Once
+	cluster.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		cluster.KeepControl()
+		once.Do(func() { close(tried) })
+		return nil, errors.New("the broker is gone"), true
+	})
+	ctx, stop := context.WithCancelCause(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- (&publisher{rt, cl}).publish(ctx, []*schemas.Trace{newTrace(tasks(1, nil)[0].(*schemas.Task), 0, "", "1", "model", "one")})
+	}()
+	<-tried
+	stop(errStopped)
+	select {
+	case err := <-ended:
+		if !errors.Is(err, errStopped) {
+			t.Errorf("it ended with %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("it waits for the broker")
 	}
 }

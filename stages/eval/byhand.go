@@ -19,6 +19,8 @@ const (
 	handTransaction = 10 * time.Second
 	// handPoll is how long it waits for more traces before it looks at its deadlines.
 	handPoll = 100 * time.Millisecond
+	// firstVersion is how long a run's first policy version is waited for.
+	firstVersion = 30 * time.Second
 	// heardSince is how far back an environment server's word says that it is there.
 	heardSince = time.Minute
 )
@@ -87,15 +89,9 @@ func OpenByHand(ctx context.Context, rt *pipeline.Runtime, em emitter.Config, en
 	if b.tables, err = rt.Follow(pipeline.TopicPolicies, pipeline.TopicEnvs); err != nil {
 		return nil, err
 	}
-	told, err := b.tables.Load(ctx)
+	told, versions, err := b.load(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read what run %s has: %w", rt.Run.Name, err)
-	}
-	var versions []*schemas.PolicyVersion
-	for _, r := range told {
-		if v, ok := r.Value.(*schemas.PolicyVersion); ok {
-			versions = append(versions, v)
-		}
 	}
 	var begun *begun
 	b.Plan = Plan{Name: pipeline.ByHandPrefix + NewID(time.Now()), Suite: w.Suite, Config: w.Config, Games: w.Games}
@@ -139,6 +135,27 @@ func OpenByHand(ctx context.Context, rt *pipeline.Runtime, em emitter.Config, en
 	}
 	b.hand.eval.env.Heard = false // that it was announced once does not mean that it is there
 	return b, b.tell(spoken)
+}
+
+// load reads the run's tables. A run that other processes serve may have begun a moment ago: its first version is waited for.
+func (b *ByHand) load(ctx context.Context) (told []pipeline.Record, versions []*schemas.PolicyVersion, err error) {
+	told, err = b.tables.Load(ctx)
+	begins, cancel := context.WithTimeout(ctx, firstVersion)
+	defer cancel()
+	for {
+		versions = versions[:0]
+		for _, r := range told {
+			if v, ok := r.Value.(*schemas.PolicyVersion); ok {
+				versions = append(versions, v)
+			}
+		}
+		if err != nil || len(versions) > 0 || b.here || begins.Err() != nil {
+			return told, versions, err
+		}
+		var more []pipeline.Record
+		more, err = b.tables.Poll(begins)
+		told = append(told, more...)
+	}
 }
 
 // claim takes the eval's transactional id: what a predecessor left open is aborted.

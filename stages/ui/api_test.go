@@ -3,13 +3,17 @@ package ui
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/schemas"
+	"github.com/prl-project/prl/stages/sink"
 	"github.com/prl-project/prl/stages/ui/index"
 	"github.com/prl-project/prl/stages/ui/series"
 	"github.com/prl-project/prl/stages/ui/uitest"
@@ -102,7 +106,7 @@ func TestFilesThatCameMeanwhile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := u.loadFiles(t.Context(), work); err != nil {
+	if err := u.loadFiles(t.Context(), &work); err != nil {
 		t.Fatal(err)
 	}
 	if n := u.model.rollouts.Len(); n != 2*perStep-2*uitest.Partitions {
@@ -378,6 +382,74 @@ func TestTakenPort(t *testing.T) {
 		t.Errorf("%s, %v", url, err)
 	}
 	u.listener.Close()
+}
+
+// TestFilesAreNotForgotten: what was not read, because the run could not be followed, is read the next time; a file that
+// cannot be read is left out, and the page says so.
+func TestFilesAreNotForgotten(t *testing.T) {
+	p := newRun(t, false)
+	uitest.Write(t, p.dir, at, uitest.Step(1)...)
+	uitest.Write(t, p.dir, at, uitest.Step(2)...)
+	u, err := New(p.rt, DefaultConfig(), Options{Parquet: p.dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen, left := positions{}, []part(nil)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := u.readOnce(gone, seen, &left); !errors.Is(err, context.Canceled) || len(left) == 0 || u.model.rollouts.Len() != 0 {
+		t.Fatalf("%v, %d files left", err, len(left))
+	}
+	files, err := sink.ListFiles(p.dir, pipeline.TopicTraces)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(files[0].Path, 100); err != nil {
+		t.Fatal(err)
+	}
+	if err := u.readOnce(t.Context(), seen, &left); err != nil || len(left) != 0 {
+		t.Fatalf("%v, %d files left", err, len(left))
+	}
+	if n := u.model.rollouts.Len(); n <= perStep || n >= 2*perStep || u.model.load.Loaded != u.model.load.Files {
+		t.Errorf("%d rollouts, %+v", n, u.model.load)
+	}
+	u.model.run.Policy(uitest.Version(2, true))
+	if list := u.model.notices(u.flowView(), u.now()); len(list) != 1 || !strings.Contains(list[0].Text, files[0].Path) {
+		t.Errorf("%+v", list)
+	}
+}
+
+// TestGivesWay: a page that is part of a run ends without it.
+func TestGivesWay(t *testing.T) {
+	for name, fault := range map[string]func(u *UI){
+		"its port is gone": func(u *UI) { u.listener.Close() },
+		"it panics": func(u *UI) {
+			u.now = func() time.Time { panic("a test") }
+			if _, err := u.hub.join(); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		for _, yield := range []bool{true, false} {
+			cfg := DefaultConfig()
+			cfg.Listen = "localhost:0"
+			p := newRun(t, false)
+			u, err := New(p.rt, cfg, Options{Parquet: p.dir, Yield: yield})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := u.Listen(); err != nil {
+				t.Fatal(err)
+			}
+			fault(u)
+			ctx, cancel := context.WithTimeout(t.Context(), testDeadline)
+			err = u.Run(ctx)
+			if ctx.Err() != nil || (err == nil) != yield {
+				t.Errorf("%s: %v", name, err)
+			}
+			cancel()
+		}
+	}
 }
 
 // TestNotices say what is wrong with a run, and what to do.

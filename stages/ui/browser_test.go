@@ -18,7 +18,7 @@ import (
 )
 
 // browserDeadline bounds what a test waits for in a browser, which shares the machine with others.
-const browserDeadline = 90 * time.Second
+const browserDeadline = 5 * time.Minute
 
 // browser is a headless Chromium of a test, with whatever its pages complained of.
 type browser struct {

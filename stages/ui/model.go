@@ -32,6 +32,7 @@ type Loading struct {
 	Files      int    `json:"files"`               // of those that there are
 	Loaded     int    `json:"loaded"`              //
 	Skipped    int    `json:"skipped,omitempty"`   // files with older rollouts than can be held
+	Failed     string `json:"failed,omitempty"`    // the last file that could not be read
 	Error      string `json:"error,omitempty"`     // why it does not go on
 	Following  bool   `json:"following,omitempty"` // reads to the ends of the topics, having been through the files
 	LastRecord string `json:"last_record,omitempty"`

@@ -47,6 +47,9 @@ func (m *model) notices(v flow.View, now time.Time) []Notice {
 	if m.load.Error != "" {
 		add(bad, "", "The run cannot be followed: %s. It is tried again every %v.", m.load.Error, lookEvery)
 	}
+	if m.load.Failed != "" {
+		add(odd, "", "The file %s cannot be read, and is left out; the log says why.", m.load.Failed)
+	}
 	live := m.load.Live && !ended
 	if live {
 		m.standstill(v, now, add)

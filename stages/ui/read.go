@@ -50,8 +50,9 @@ func (p positions) raise(topic string, partition int32, to int64) {
 // again at what the files hold by then. No failure ends it; the page says what it is.
 func (u *UI) read(ctx context.Context) error {
 	seen := positions{}
+	var left []part
 	for ctx.Err() == nil {
-		err := u.readOnce(ctx, seen)
+		err := guarded(func() error { return u.readOnce(ctx, seen, &left) })
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -73,19 +74,22 @@ func (u *UI) read(ctx context.Context) error {
 	return nil
 }
 
-// readOnce reads the files that have not been read, and follows the topics until that fails.
-func (u *UI) readOnce(ctx context.Context, seen positions) error {
+// readOnce reads the files that have not been read, and follows the topics until that fails. Files that it does not come to
+// are left for the next time.
+func (u *UI) readOnce(ctx context.Context, seen positions, left *[]part) error {
 	work, from, err := u.plan(seen)
 	if err != nil {
 		return err
 	}
+	*left = append(*left, work...)
+	u.model.locked(func() { u.model.load.Files += len(work) })
 	if !u.options.Live {
-		return u.loadFiles(ctx, work)
+		return u.loadFiles(ctx, left)
 	}
 	loading, stop := context.WithCancel(ctx)
 	loaded := make(chan error, 1)
-	go func() { loaded <- u.loadFiles(loading, work) }()
-	err = u.follow(ctx, from, seen)
+	go func() { loaded <- guarded(func() error { return u.loadFiles(loading, left) }) }()
+	err = guarded(func() error { return u.follow(ctx, from, seen) }) // what loads the files ends before this does
 	stop()
 	if failed := <-loaded; !errors.Is(failed, context.Canceled) {
 		err = errors.Join(err, failed)
@@ -155,23 +159,30 @@ func (u *UI) plan(seen positions) (work []part, from positions, err error) {
 	return work, from, nil
 }
 
-// loadFiles reads files into the model, in order.
-func (u *UI) loadFiles(ctx context.Context, work []part) error {
+// loadFiles reads files into the model, in order, and takes those it has done with from the list. A file that cannot be
+// read is left out.
+func (u *UI) loadFiles(ctx context.Context, left *[]part) error {
 	m := u.model
-	m.locked(func() { m.load.Files += len(work) })
 	if err := u.loadStates(ctx); err != nil {
 		return err
 	}
-	for _, p := range work {
+	for len(*left) > 0 {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		p := (*left)[0]
+		*left = (*left)[1:]
 		if (p.Topic == pipeline.TopicTraces || p.Topic == pipeline.TopicEvalTraces) && m.rollouts.Len() > m.rollouts.Max/10*9 {
 			m.locked(func() { m.load.Skipped++; m.load.Loaded++ })
 			continue
 		}
-		if err := u.loadFile(ctx, p); err != nil {
-			return err
+		if err := guarded(func() error { return u.loadFile(ctx, p) }); err != nil {
+			if ctx.Err() != nil {
+				*left = append([]part{p}, *left...)
+				return ctx.Err()
+			}
+			u.rt.Log.Warn("the page leaves out a file that it cannot read", "stage", Name, "file", p.Path, "error", err)
+			m.locked(func() { m.load.Failed = p.Path })
 		}
 		m.locked(func() { m.load.Loaded++; m.rev++ })
 	}

@@ -3,6 +3,8 @@ package ui
 import (
 	"context"
 	"fmt"
+	"maps"
+	"math"
 	"net/http"
 	"strconv"
 
@@ -74,10 +76,13 @@ func (u *UI) getRollout(r *http.Request) (any, error) {
 	}
 	a := rolloutAnswer{
 		ID: id.String(), Task: t.Task, Split: t.Split, EnvIs: t.EnvVersion, Model: t.Model, Instance: t.Instance, Seed: t.Seed, Info: t.Info,
-		Rewards: t.Rewards, Metrics: t.Metrics, Errors: []traceError{}, Nodes: make([]node, len(t.Nodes)),
+		Rewards: t.Rewards, Metrics: maps.Clone(t.Metrics), Errors: []traceError{}, Nodes: make([]node, len(t.Nodes)),
 		Timing: map[string]float64{
 			"setup": t.Timing.SetupMs / 1000, "model": t.Timing.GenerationMs / 1000, "environment": t.Timing.EnvironmentMs / 1000, "scoring": t.Timing.ScoringMs / 1000,
 		},
+	}
+	for _, m := range []map[string]float64{a.Metrics, a.Timing} { // JSON has no words for them
+		maps.DeleteFunc(m, func(_ string, v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
 	}
 	for _, e := range t.Errors {
 		a.Errors = append(a.Errors, traceError{e.Type, e.Message, e.Traceback})

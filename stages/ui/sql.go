@@ -41,6 +41,9 @@ type Table struct {
 // engine answers queries over the files of a run; nil without DuckDB.
 var engine func(ctx context.Context, run, views, query string) (Table, error)
 
+// asking holds the query that is being answered: one at a time, as the stages of a run may be in the same process.
+var asking = make(chan struct{}, 1)
+
 const viewsFile = "views.sql"
 
 func (u *UI) getQuestions(*http.Request) (any, error) {
@@ -114,6 +117,12 @@ func (u *UI) ask(r *http.Request) (any, error) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), askTime)
 	defer cancel()
+	select {
+	case asking <- struct{}{}:
+		defer func() { <-asking }()
+	case <-ctx.Done():
+		return nil, problem{http.StatusServiceUnavailable, fmt.Errorf("other queries are being answered: ask again")}
+	}
 	table, err := engine(ctx, filepath.Dir(u.options.Parquet), string(views), q.Query)
 	if ctx.Err() != nil && r.Context().Err() == nil {
 		return nil, badRequest("the query took longer than %v", askTime)

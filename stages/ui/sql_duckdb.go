@@ -39,11 +39,12 @@ func askDuckDB(ctx context.Context, run, views, query string) (Table, error) {
 			return Table{}, fmt.Errorf("prepare DuckDB: %w", err)
 		}
 	}
-	if err := onlyReads(ctx, conn, query); err != nil {
+	question, err := onlyReads(ctx, conn, query)
+	if err != nil {
 		return Table{}, err
 	}
 	begun := time.Now()
-	rows, err := conn.QueryContext(ctx, query)
+	rows, err := conn.QueryContext(ctx, question)
 	if err != nil {
 		return Table{}, err
 	}
@@ -54,8 +55,10 @@ func askDuckDB(ctx context.Context, run, views, query string) (Table, error) {
 }
 
 // onlyReads refuses whatever is not a SELECT, or a setting of a variable before it: a COPY could write into the run's files.
-func onlyReads(ctx context.Context, conn *sql.Conn, query string) error {
-	return conn.Raw(func(c any) error {
+// It sets the variables and gives the last statement, which is all that may run: DuckDB may see others in the whole query
+// than those that were looked at.
+func onlyReads(ctx context.Context, conn *sql.Conn, query string) (last string, err error) {
+	return last, conn.Raw(func(c any) error {
 		own, ok := c.(*duckdb.Conn)
 		if !ok {
 			return errors.New("the driver is not DuckDB's")
@@ -78,6 +81,7 @@ func onlyReads(ctx context.Context, conn *sql.Conn, query string) error {
 			default:
 				return errors.New("the page only reads: want a SELECT")
 			}
+			last = statement
 			if kind == duckdb.STATEMENT_TYPE_SET { // what comes behind may want the variable
 				if _, err := own.ExecContext(ctx, statement, []driver.NamedValue{}); err != nil {
 					return err

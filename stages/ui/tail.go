@@ -45,7 +45,7 @@ func (t *tail) trace(id index.ID, v *schemas.Trace) {
 	for i := range v.Errors {
 		n += int64(len(v.Errors[i].Traceback) + len(v.Errors[i].Message))
 	}
-	t.put(id, v, n+int64(len(v.Task)))
+	t.put(id, v, n+int64(len(v.Task)+len(v.Info)))
 }
 
 func (t *tail) group(v *schemas.SampleGroup) {

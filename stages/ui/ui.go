@@ -39,6 +39,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -61,7 +62,8 @@ type Options struct {
 	MaxSteps int64        // where the run ends
 	// Live says that the brokers can be asked; else only the files are looked at.
 	Live bool
-	// Yield takes another port where the one that is asked for is taken.
+	// Yield makes the page give way to the run that it is a part of: it takes another port where the one that is asked for
+	// is taken, and where it fails it says so in the log and ends without an error.
 	Yield bool
 }
 
@@ -133,10 +135,25 @@ func (u *UI) Run(ctx context.Context) error {
 		return srv.Close()
 	})
 	group.Go(func() error { return u.read(ctx) })
-	group.Go(func() error { return u.tell(ctx) })
+	group.Go(func() error { return guarded(func() error { return u.tell(ctx) }) })
 	u.rt.Health.Set(Name, true)
 	defer u.rt.Health.Set(Name, false)
-	return group.Wait()
+	err := group.Wait()
+	if err != nil && u.options.Yield {
+		u.rt.Log.Error("the page has ended; the run goes on without it, and prl-stage --stage ui shows it", "stage", Name, "error", err)
+		return nil
+	}
+	return err
+}
+
+// guarded makes an error of a panic: the stages of the run are in the same process.
+func guarded(do func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("a fault of prl: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return do()
 }
 
 // parquetOf is the folder with another run's files.

@@ -27,7 +27,7 @@ type scheme struct {
 }
 
 var schemes = map[string]scheme{
-	"openenv":   {like: "openenv:http://host:8000", open: openOpenEnv, words: place},
+	"openenv":   {like: "openenv:http://host:8000", open: made(openenv.Defaults, openenv.New), words: place},
 	"python":    {like: "python:module:Class", open: made(python.Defaults, python.New), words: afterColon},
 	"verifiers": {like: "verifiers:gsm8k", open: made(verifiers.Defaults, verifiers.New), words: plain},
 }
@@ -46,18 +46,6 @@ func made[C any, E env.Environment](defaults func() C, construct func(name, targ
 		}
 		return e, nil
 	}
-}
-
-func openOpenEnv(name, target, _ string, decode func(any) error) (env.Environment, error) {
-	config := openenv.Defaults()
-	if err := decode(&config); err != nil {
-		return nil, err
-	}
-	e, err := openenv.New(name, target, config)
-	if err != nil {
-		return nil, err
-	}
-	return e, nil
 }
 
 // place says where a URL leads; an address alone would be no name.

@@ -7,7 +7,7 @@
 // An [Environment] numbers its tasks and starts episodes; an [Episode] gives the first messages, answers the policy's
 // replies and scores what happened. Three methods each; the package example is a complete environment in forty lines.
 // Tools are exported methods of the episode (see [Tools]), or what it has otherwise ([ToolSource]). What else an environment
-// can do, it says by implementing [Baseliner], [Demonstrator], [GroupScorer] or [Rescorer]; an episode by implementing
+// can do, it says by implementing [Baseliner], [Demonstrator], [GroupScorer], [Limited] or [Rescorer]; an episode by implementing
 // [MultiAgent], [Finisher] or [io.Closer]. One that plays whole rollouts itself is a [Host].
 //
 // # Whose fault

@@ -133,8 +133,10 @@ func (m *Meter) tokens(n int64, now time.Time) {
 // spent forgets slowly, so that it tells of the last hundred rollouts or so.
 func (m *Meter) spent(t schemas.Timing) {
 	const keep = 0.99
-	if t.GenerationMs < 0 || t.EnvironmentMs < 0 || t.SetupMs < 0 || t.ScoringMs < 0 {
-		return
+	for _, ms := range []float64{t.GenerationMs, t.EnvironmentMs, t.SetupMs, t.ScoringMs} {
+		if !(ms >= 0 && ms < 1e12) { // whatever else a record holds, NaN among it
+			return
+		}
 	}
 	m.times.generation = keep*m.times.generation + t.GenerationMs
 	m.times.environment = keep*m.times.environment + t.EnvironmentMs

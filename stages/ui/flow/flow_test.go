@@ -57,6 +57,9 @@ func TestMeter(t *testing.T) {
 		m.Record(record("tasks.catch", 0, i, &schemas.Task{}), now)
 		m.Record(record("tasks.wordle", 3, i, &schemas.Task{}), now)
 	}
+	for _, ms := range []float64{math.Inf(1), math.NaN(), -1, math.MaxFloat64} { // what an environment server may say
+		m.Record(record("eval_traces", 0, 0, &schemas.Trace{Timing: schemas.Timing{SetupMs: ms, ScoringMs: ms}}), now)
+	}
 	m.State(state(t, "scorer", "traces", 0, 110, 3), now)
 	m.State(state(t, "envserver", "tasks.catch", 0, 20, 0), now)
 	m.State(state(t, "envserver", "tasks.wordle", 3, 16, 12), now)

@@ -6,6 +6,7 @@ package series
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -157,9 +158,9 @@ type Eval struct {
 	Policy    string             `json:"policy,omitempty"` // a frozen one
 	K         int                `json:"k"`
 	Version   []int64            `json:"version"`
-	Avg       []float64          `json:"avg"`
-	Stderr    []float64          `json:"stderr"`
-	Pass      []float64          `json:"pass"`
+	Avg       []*float64         `json:"avg"` // null where no reward applies to any rollout
+	Stderr    []*float64         `json:"stderr"`
+	Pass      []*float64         `json:"pass"` // null where no task has k rollouts with a reward
 	Errored   []int64            `json:"errored"`
 	Baselines map[string]float64 `json:"baselines"`
 	Episodes  int64              `json:"episodes"` // of the newest
@@ -178,10 +179,18 @@ func (r *Run) evalCurves() []Eval {
 		last := &list[len(list)-1]
 		last.K, last.Episodes, last.Baselines = e.K, e.Episodes, finite(e.Baselines)
 		last.Version = append(last.Version, e.Version)
-		last.Avg, last.Stderr = append(last.Avg, number(e.AvgAtK)), append(last.Stderr, number(e.AvgStderr))
-		last.Pass, last.Errored = append(last.Pass, number(e.PassAtK)), append(last.Errored, e.Errored)
+		last.Avg, last.Stderr = append(last.Avg, unless(e.AvgMissing, e.AvgAtK)), append(last.Stderr, unless(e.AvgMissing, e.AvgStderr))
+		last.Pass, last.Errored = append(last.Pass, unless(e.PassMissing, e.PassAtK)), append(last.Errored, e.Errored)
 	}
 	return list
+}
+
+// unless is a figure, or nil where there is none.
+func unless(missing bool, v float64) *float64 {
+	if missing || math.IsNaN(v) || math.IsInf(v, 0) {
+		return nil
+	}
+	return new(number(v))
 }
 
 func finite(m map[string]float64) map[string]float64 {

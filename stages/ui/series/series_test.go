@@ -103,11 +103,11 @@ func TestInvariant_Bounded(t *testing.T) {
 
 func TestEvals(t *testing.T) {
 	r := New()
-	for _, e := range []*schemas.EvalResult{{Eval: "b", Version: 5, AvgAtK: 0.5}, {Eval: "a", Version: 9, AvgAtK: 0.9}, {Eval: "a", Version: 0, AvgAtK: 0.1}, {Eval: "a", Version: 9, AvgAtK: 0.8}} {
+	for _, e := range []*schemas.EvalResult{{Eval: "b", Version: 5, AvgAtK: 0.5}, {Eval: "a", Version: 9, AvgAtK: 0.9}, {Eval: "a", Version: 0, AvgAtK: 0.1}, {Eval: "a", Version: 9, AvgAtK: 0.8}, {Eval: "b", Version: 6, AvgMissing: true, PassMissing: true}} {
 		r.Eval(e)
 	}
 	v := r.View(10).Evals
-	if len(v) != 2 || v[0].Name != "a" || !slices.Equal(v[0].Version, []int64{0, 9}) || !slices.Equal(v[0].Avg, []float64{0.1, 0.8}) {
+	if len(v) != 2 || v[0].Name != "a" || !slices.Equal(v[0].Version, []int64{0, 9}) || *v[0].Avg[0] != 0.1 || *v[0].Avg[1] != 0.8 || *v[1].Avg[0] != 0.5 || v[1].Avg[1] != nil || v[1].Stderr[1] != nil || v[1].Pass[1] != nil {
 		t.Errorf("%+v", v)
 	}
 }

@@ -75,6 +75,16 @@ func (p *Process) State() *os.ProcessState { return p.cmd.ProcessState }
 // Err is the error that its end was, once it has ended; nil where it ended well.
 func (p *Process) Err() error { return p.err }
 
+// End asks the process to end and gives it some time, to give back what it holds elsewhere; then it is killed.
+func (p *Process) End(patience time.Duration) {
+	_ = p.Signal(syscall.SIGTERM) // it may have ended
+	select {
+	case <-p.ended:
+	case <-time.After(patience):
+	}
+	p.Kill()
+}
+
 // Kill ends the process, its group, and what has left the group, and waits until they are gone, but not for long.
 func (p *Process) Kill() {
 	kill(p.Pid(), p.marker)

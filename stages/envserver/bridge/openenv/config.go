@@ -4,15 +4,18 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net"
 	"net/url"
-	"os"
 	"strings"
 	"time"
+
+	"github.com/prl-project/prl/stages/internal/bearer"
 )
 
 // Config holds the options.
 type Config struct {
+	// Command starts the server, if it does not run already; default none. It is started again when it has ended.
+	Command []string `toml:"command" json:"command"`
+
 	File        string `toml:"file" json:"file"`                 // JSONL with tasks; default none: numbers
 	Tasks       int    `toml:"tasks" json:"tasks"`               // number of them where they are numbers, at least 2; default 1024
 	EvalPercent int    `toml:"eval_percent" json:"eval_percent"` // share that is held out, 1 to 50; default 20
@@ -87,9 +90,9 @@ func (c Config) Validate() error {
 		}
 		refuse(!known, "%s = %q: want %s", o.option, o.v, strings.Join(o.of, ", "))
 	}
+	refuse(len(c.Command) > 0 && c.Command[0] == "", `command = %q: want a program and its arguments, such as ["uvicorn", "my_env.server.app:app", "--port", "8000"]`, c.Command)
 	refuse(c.Field != "" && c.Actions != "auto" && c.Actions != "text", `field = %q has no effect with actions = %q; leave it out`, c.Field, c.Actions)
-	refuse(c.TokenFile != "" && c.TokenEnv != "", "token_file and token_env: leave one out")
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.bearer().Validate())...)
 }
 
 // base is where the server of a target is: http://host:8000, with or without a path.
@@ -98,40 +101,11 @@ func (c Config) base(target string) (*url.URL, error) {
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "" {
 		return nil, errors.New("want openenv:<url> with a URL such as http://localhost:8000")
 	}
-	if u.User != nil {
-		return nil, errors.New("the URL has a password in it: put it into a file and name that in token_file, or into an environment variable, in token_env")
-	}
-	token, err := c.token()
-	if err != nil {
-		return nil, err
-	}
-	ip := net.ParseIP(u.Hostname())
-	local := u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
-	if token != "" && u.Scheme == "http" && !local && !c.Cleartext {
-		return nil, errors.New("the URL sends the token as it is: use https, or set cleartext = true where the network itself is encrypted")
-	}
-	return u, nil
+	return u, c.bearer().Check(u)
 }
 
-// token is empty if there is none.
-func (c Config) token() (string, error) {
-	text, from := "", ""
-	switch {
-	case c.TokenEnv != "":
-		text, from = os.Getenv(c.TokenEnv), "token_env: the environment variable "+c.TokenEnv
-	case c.TokenFile != "":
-		read, err := os.ReadFile(c.TokenFile)
-		if err != nil {
-			return "", fmt.Errorf("token_file: %w", err)
-		}
-		text, from = string(read), "token_file: "+c.TokenFile
-	default:
-		return "", nil
-	}
-	if text = strings.TrimSpace(text); text == "" {
-		return "", errors.New(from + " is empty")
-	}
-	return text, nil
+func (c Config) bearer() bearer.Source {
+	return bearer.Source{File: c.TokenFile, Env: c.TokenEnv, Cleartext: c.Cleartext}
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

@@ -191,6 +191,7 @@ func (e *episode) answer(observation json.RawMessage) (env.ToolResult, error) {
 	}
 	if c.Error != nil {
 		if c.Error.Type == "transport_error" {
+			e.broken = true
 			return env.ToolResult{}, fmt.Errorf("the server has lost its tools: %s", short(c.Error.Message))
 		}
 		e.refused++

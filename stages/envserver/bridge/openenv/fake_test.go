@@ -105,7 +105,7 @@ func (f *fake) open(t *testing.T, change func(*Config)) *OpenEnv {
 	if change != nil {
 		change(&cfg)
 	}
-	e, err := open("mine", cfg, f.start(t, cfg))
+	e, err := open(t.Context(), "mine", cfg, f.start(t, cfg))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -153,6 +153,42 @@ func TestRefusedSessions(t *testing.T) {
 	})
 }
 
+// A session that has lost its tools is not good for another episode.
+func TestLostTools(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{schema: `{"type":"object","properties":{"type":{"const":"call_tool"}}}`}
+		f.serve = func(n int, c *websocket.Conn) {
+			for {
+				kind, data, err := receive(c)
+				switch {
+				case err != nil || kind == "close":
+					return
+				case kind == "reset":
+					send(c, `{"type":"observation","data":{"observation":{"text":"hello"}}}`)
+				case string(data["type"]) == `"list_tools"`:
+					send(c, `{"type":"observation","data":{"observation":{"tools":[{"name":"look","input_schema":{"type":"object"}}]}}}`)
+				case n == 1:
+					send(c, `{"type":"observation","data":{"observation":{"error":{"error_type":"transport_error","message":"gone"}}}}`)
+				default:
+					send(c, `{"type":"observation","data":{"observation":{"result":"a door"}}}`)
+				}
+			}
+		}
+		e := f.open(t, func(c *Config) { c.Episodes = 10 })
+		look := env.Message{Role: env.RoleAssistant, ToolCalls: []env.ToolCall{{ID: "c", Name: "look", Arguments: `{}`}}}
+		s := begin(t, e, `{}`)
+		if _, err := s.Reply(t.Context(), look); err == nil || !strings.Contains(err.Error(), "lost its tools: gone") {
+			t.Errorf("error %v", err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if turn, err := begin(t, e, `{}`).Reply(t.Context(), look); err != nil || turn.Messages[0].Content != "a door" {
+			t.Errorf("the next episode: %+v, %v", turn, err)
+		}
+	})
+}
+
 // An answer that nobody has asked for is no answer to what is asked next.
 func TestUnasked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -203,7 +239,7 @@ func TestStart(t *testing.T) {
 			defer s.Close()
 			cfg := Defaults()
 			cfg.StartS, cfg.ReplyKB = 0.5, 64
-			if _, err := New("mine", s.URL, cfg); err == nil || !strings.Contains(err.Error(), test.want) {
+			if _, err := New("mine", s.URL, "", cfg); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error %v, want one with %q", err, test.want)
 			}
 		})
@@ -216,7 +252,7 @@ func TestStart(t *testing.T) {
 		l.Close()
 		cfg := Defaults()
 		cfg.StartS = 0.3
-		if _, err := New("mine", "http://"+l.Addr().String(), cfg); err == nil || !strings.Contains(err.Error(), "refused") {
+		if _, err := New("mine", "http://"+l.Addr().String(), "", cfg); err == nil || !strings.Contains(err.Error(), "refused") {
 			t.Errorf("error %v", err)
 		}
 	})
@@ -261,7 +297,7 @@ func TestToken(t *testing.T) {
 	defer s.Close()
 	cfg := Defaults()
 	cfg.TokenFile = file
-	e, err := New("mine", s.URL+"/base/", cfg)
+	e, err := New("mine", s.URL+"/base/", "", cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,7 +311,7 @@ func TestToken(t *testing.T) {
 	for target, want := range map[string]string{
 		"http://example.com": "cleartext", "http://u:p@localhost": "password", "ws://localhost": "want openenv:<url>", "localhost:8000": "want openenv:<url>",
 	} {
-		if _, err := New("mine", target, cfg); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := New("mine", target, "", cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", target, err, want)
 		}
 	}

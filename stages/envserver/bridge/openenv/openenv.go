@@ -31,6 +31,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/prl-project/prl/stages/envserver/bridge/child"
 	"github.com/prl-project/prl/stages/envserver/bridge/rows"
 	"github.com/prl-project/prl/stages/envserver/env"
 )
@@ -42,11 +43,14 @@ type OpenEnv struct {
 	how   actions
 	tasks map[env.Split][]json.RawMessage
 	pool  *pool
+	// keeper runs the server; nil where somebody else does.
+	keeper *keeper
 }
 
-// New makes the environment of a name that the server at a URL has. It waits until the server answers, for start_s at most. An
-// error if the configuration is not valid, what answers is no server of OpenEnv, or there are no tasks.
-func New(name, target string, cfg Config) (*OpenEnv, error) {
+// New makes the environment of a name that the server at a URL has. It starts the server, if it has a command for that, whose
+// output goes to the file <logs>/<name>.log, nowhere if logs is empty; and waits until it answers, for start_s at most. An error
+// if the configuration is not valid, what answers is no server of OpenEnv, or there are no tasks.
+func New(name, target, logs string, cfg Config) (*OpenEnv, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -54,10 +58,34 @@ func New(name, target string, cfg Config) (*OpenEnv, error) {
 	if err != nil {
 		return nil, err
 	}
-	return open(name, cfg, s)
+	if len(cfg.Command) == 0 {
+		return open(context.Background(), name, cfg, s)
+	}
+	k, err := keep(cfg.Command, s.base, child.NewRecord(logs, name, logBytes))
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		select {
+		case <-k.broken:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	o, err := open(ctx, name, cfg, s)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = k.why
+		}
+		return nil, errors.Join(err, k.close())
+	}
+	o.keeper = k
+	return o, nil
 }
 
-func open(name string, cfg Config, s *server) (_ *OpenEnv, err error) {
+func open(ctx context.Context, name string, cfg Config, s *server) (_ *OpenEnv, err error) {
 	all := rows.Numbered(cfg.Tasks)
 	if cfg.File != "" {
 		if all, err = rows.Load(cfg.File); err != nil {
@@ -69,7 +97,7 @@ func open(name string, cfg Config, s *server) (_ *OpenEnv, err error) {
 		return nil, err
 	}
 	limit := seconds(cfg.StartS)
-	ctx, cancel := context.WithTimeoutCause(context.Background(), limit, fmt.Errorf("no answer in %v (start_s)", limit))
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer in %v (start_s)", limit))
 	defer cancel()
 	said, err := s.look(ctx)
 	if err != nil {
@@ -146,8 +174,8 @@ func (o *OpenEnv) Start(ctx context.Context, task json.RawMessage, seed int64) (
 	return e, nil
 }
 
-// Close ends all sessions. No episode goes on after it.
+// Close ends all sessions, and the server if it was started here. No episode goes on after it.
 func (o *OpenEnv) Close() error {
 	o.pool.close()
-	return nil
+	return o.keeper.close()
 }

@@ -137,6 +137,7 @@ func TestShown(t *testing.T) {
 		`{"content":[{"type":"audio","data":"AAAA","mimeType":"audio/wav"}]}`:                                                    "[audio]",
 		`{"content":[{"type":"image","data":"aGk=","mimeType":"image/png"}]}`:                                                    "+image/png hi a picture",
 		`{"content":[{"type":"text","text":"x"},{"type":"image","data":"aGk=","mime_type":"i"}]}`:                                "x+i hi a picture",
+		`{"content":[{"type":"image","data":"aGk=","mime_type":"i","mimeType":"i"}]}`:                                            "+i hi a picture",
 		`{"content":[{"type":"text","text":"wrong"}],"isError":true}`:                                                            "refused: wrong",
 		`{"content":[{"type":"text","text":"wrong"}],"is_error":true}`:                                                           "refused: wrong",
 	} {

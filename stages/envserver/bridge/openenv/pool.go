@@ -143,9 +143,9 @@ func (p *pool) giveUp(ctx context.Context, mine *turn) error {
 // whose says what limits the sessions.
 func (p *pool) whose() string {
 	if p.limit < p.most {
-		return "the server has no more: raise its max_concurrent_envs, or envserver.env_timeout, or lower envserver.concurrency"
+		return "the server has no more: raise its max_concurrent_envs, or play fewer at once"
 	}
-	return "raise the option sessions, or envserver.env_timeout, or lower envserver.concurrency"
+	return "raise the option sessions, or play fewer at once"
 }
 
 // admit gives places to those in front, as long as there are any.

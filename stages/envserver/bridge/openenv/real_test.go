@@ -117,7 +117,7 @@ func tryReal(t *testing.T, r *real, path string, change func(*Config)) (*OpenEnv
 	if change != nil {
 		change(&cfg)
 	}
-	e, err := New("mine", r.url+path, cfg)
+	e, err := New("mine", r.url+path, "", cfg)
 	if err == nil {
 		t.Cleanup(func() {
 			if err := e.Close(); err != nil {

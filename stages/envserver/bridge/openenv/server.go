@@ -38,7 +38,7 @@ func (s *server) url(path string) string { return strings.TrimRight(s.base.Strin
 
 // header has the token, as it is now.
 func (s *server) header() (http.Header, error) {
-	token, err := s.cfg.token()
+	token, err := s.cfg.bearer().Token()
 	if err != nil || token == "" {
 		return nil, err
 	}
@@ -104,6 +104,9 @@ func (s *server) look(ctx context.Context) (about, error) {
 			why = err
 		}
 		if errors.Is(err, errForeign) || !sleep(ctx, pause) {
+			if ctx.Err() != nil {
+				why = fmt.Errorf("%w: %w", context.Cause(ctx), why)
+			}
 			return about{}, fmt.Errorf("%w; want an OpenEnv server there", why)
 		}
 	}

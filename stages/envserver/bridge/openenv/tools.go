@@ -2,6 +2,7 @@ package openenv
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -141,7 +142,7 @@ func shown(text json.RawMessage, alt string) (env.ToolResult, error) {
 		case "text":
 			lines = append(lines, part.Text)
 		case "image":
-			r.Images = append(r.Images, env.Image{MIME: part.Camel + part.Snake, Data: part.Data, Alt: alt})
+			r.Images = append(r.Images, env.Image{MIME: cmp.Or(part.Camel, part.Snake), Data: part.Data, Alt: alt})
 		default:
 			lines = append(lines, fmt.Sprintf("[%s]", part.Type))
 		}

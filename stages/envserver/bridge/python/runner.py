@@ -11,8 +11,8 @@ Request                                                  Answer
 {"op": "score", "episode"}                               {"rewards": {name: number | null}}
 {"op": "close", "episode"}                               {}
 
-Each has an "id", which the answer repeats. What fails is answered by {"error", "traceback"}; the instance is not used again. What leaves the whole process in doubt (no
-memory, an exit) says {"fatal": true} besides, and ends it. Only the standard library is used.
+Each has an "id", which the answer repeats. What fails is answered by {"error", "traceback"}; the instance is not used again. What
+leaves the whole process in doubt (no memory, an exit) says {"fatal": true} besides, and ends it. Only the standard library is used.
 """
 
 import enum

@@ -32,6 +32,7 @@ type client struct {
 type call struct {
 	record record
 	bytes  int64
+	values int
 	done   chan error // of one
 }
 
@@ -139,7 +140,7 @@ func (c *client) add(k *call, frames [][]byte) (over bool, err error) {
 	if k.bytes += int64(len(payload)); k.bytes > c.limit {
 		return true, fmt.Errorf("the server says more than %d MiB of a rollout (reply_mb)", c.limit>>20)
 	}
-	v, err := unpack(payload)
+	v, err := unpackMore(payload, &k.values)
 	if err != nil {
 		return true, fmt.Errorf("an answer that nobody can read: %w", err)
 	}

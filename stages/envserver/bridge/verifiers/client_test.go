@@ -252,6 +252,22 @@ func TestInvariant_GarbageCostsItsOwnRollout(t *testing.T) {
 	}
 }
 
+// What a server says of a rollout in many messages is bounded as what it says in one: values take more memory than bytes.
+func TestInvariant_ManyMessagesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, server := meet(t, wire040, 64<<20)
+		eighth := pack(object{"trace": "t", "open": object{}, "nodes": make([]any, mostValues/8)})
+		go serve(server, wire040, func(id []byte, _ [][]byte) {
+			for range 8 {
+				_ = server.Send(id, []byte("delta"), eighth)
+			}
+		})
+		if _, err := c.run(t.Context(), object{"prompt": "x"}, policy, tokens{}); err == nil || !strings.Contains(err.Error(), "more than 4194304 values") {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
 // When the connection is lost all that wait hear so.
 func TestLostConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -89,14 +89,10 @@ func start(python string, what order, record *child.Record) (*process, error) {
 func (p *process) run() {
 	select {
 	case <-p.child.Ended():
+		p.child.Kill() // what it has left behind
 	case <-p.quit:
-		_ = p.child.Signal(syscall.SIGTERM) // it may have ended
-		select {
-		case <-p.child.Ended():
-		case <-time.After(stopTime):
-		}
+		p.child.End(stopTime)
 	}
-	p.child.Kill() // or what it has left behind
 	<-p.child.Ended()
 	for _, pipe := range p.pipes {
 		_ = pipe.Close() // nobody is there

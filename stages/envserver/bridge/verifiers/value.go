@@ -11,7 +11,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
 )
 
-// What a server may make us hold: values of one message, and how deep they lie in each other.
+// What a server may make us hold: values that it says of one rollout, and how deep they lie in each other.
 const (
 	mostValues = 4 << 20
 	mostDepth  = 100
@@ -33,7 +33,12 @@ func pack(v object) []byte {
 
 // unpack decodes what a server says: maps as objects, arrays as []any, texts, []byte, bool, nil, int64, uint64 and float64.
 func unpack(b []byte) (any, error) {
-	u := unpacker{d: msgpack.NewDecoder(bytes.NewReader(b))}
+	return unpackMore(b, new(int))
+}
+
+// unpackMore decodes another message of several; values are how many those before have had.
+func unpackMore(b []byte, values *int) (any, error) {
+	u := unpacker{d: msgpack.NewDecoder(bytes.NewReader(b)), values: values}
 	v, err := u.value(0)
 	switch {
 	case err != nil:
@@ -51,13 +56,13 @@ func more(d *msgpack.Decoder) bool {
 
 type unpacker struct {
 	d      *msgpack.Decoder
-	values int
+	values *int
 }
 
 func (u *unpacker) value(depth int) (any, error) {
-	u.values++
+	*u.values++
 	switch {
-	case u.values > mostValues:
+	case *u.values > mostValues:
 		return nil, fmt.Errorf("more than %d values", mostValues)
 	case depth > mostDepth:
 		return nil, fmt.Errorf("values lie in each other more than %d deep", mostDepth)

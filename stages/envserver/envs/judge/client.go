@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -114,7 +113,7 @@ func (c *client) ask(ctx context.Context, body []byte) (string, error) {
 		return "", err
 	}
 	post.Header.Set("Content-Type", "application/json")
-	token, err := c.cfg.secret()
+	token, err := c.cfg.bearer().Token()
 	if err != nil {
 		return "", err
 	}
@@ -163,26 +162,4 @@ func (c *client) read(reply string) (float64, error) {
 		return 0, fmt.Errorf("the judge's score %.50q is no number from 0 to %v", all[len(all)-1][1], c.cfg.MaxScore)
 	}
 	return v / c.cfg.MaxScore, nil
-}
-
-// secret is the token, read anew each time, so that it can be renewed; empty if there is none.
-func (c Config) secret() (string, error) {
-	switch {
-	case c.TokenEnv != "":
-		if token := os.Getenv(c.TokenEnv); token != "" {
-			return token, nil
-		}
-		return "", fmt.Errorf("token_env: the environment variable %s is not set", c.TokenEnv)
-	case c.TokenFile != "":
-		text, err := os.ReadFile(c.TokenFile)
-		if err != nil {
-			return "", fmt.Errorf("token_file: %w", err)
-		}
-		token := strings.TrimSpace(string(text))
-		if token == "" {
-			return "", fmt.Errorf("token_file: %s is empty", c.TokenFile)
-		}
-		return token, nil
-	}
-	return "", nil
 }

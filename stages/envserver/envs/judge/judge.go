@@ -28,13 +28,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"regexp"
 	"strings"
 
 	"github.com/prl-project/prl/stages/envserver/env"
+	"github.com/prl-project/prl/stages/internal/bearer"
 )
 
 // Config holds the options of judge.
@@ -52,7 +52,7 @@ type Config struct {
 	// Cleartext lets a token be sent without TLS to another machine; default false.
 	Cleartext bool `toml:"cleartext" json:"cleartext"`
 	// Token is here to be refused.
-	Token misplaced `toml:"token" json:"token"`
+	Token bearer.Misplaced `toml:"token" json:"token"`
 
 	Template    string  `toml:"template" json:"template"`       // with {answer}, and {prompt} and {reference} where wanted
 	Pattern     string  `toml:"pattern" json:"pattern"`         // regular expression with one group; default finds "Score: 7.5"
@@ -70,14 +70,6 @@ type Config struct {
 	CacheFile         string  `toml:"cache_file" json:"cache_file"`                   // default none; at most twice cache_entries lines
 }
 
-// misplaced is a key at which a configuration must not hold a secret.
-type misplaced struct{}
-
-// UnmarshalText refuses, without a word of what it refuses.
-func (*misplaced) UnmarshalText([]byte) error {
-	return errors.New("a secret does not belong into the configuration: name a file in token_file, or an environment variable in token_env")
-}
-
 // Defaults is the configuration of a judge on this machine that gives 0 to 10.
 func Defaults() Config {
 	return Config{
@@ -88,6 +80,10 @@ func Defaults() Config {
 		Pattern: `(?i)score:\s*(\d+(?:\.\d+)?)`, MaxScore: 10, MaxTokens: 512, MaxAnswer: 20000,
 		Parallel: 8, TimeoutS: 20, Retries: 4, PauseS: 0.5, CacheEntries: 10000,
 	}
+}
+
+func (c Config) bearer() bearer.Source {
+	return bearer.Source{File: c.TokenFile, Env: c.TokenEnv, Cleartext: c.Cleartext}
 }
 
 // Validate returns every conflict, each with what to change.
@@ -103,10 +99,8 @@ func (c Config) Validate() error {
 	u, err := url.Parse(c.URL)
 	valid := err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https") && u.User == nil
 	refuse(!valid, "url: want one such as http://localhost:8000/v1, without a password")
-	refuse(c.TokenFile != "" && c.TokenEnv != "", "token_file and token_env: leave one out")
-	token := c.TokenFile != "" || c.TokenEnv != ""
-	if valid && token && u.Scheme == "http" && !local(u.Hostname()) {
-		refuse(!c.Cleartext, "url = %q sends the token as it is: use https, or set cleartext = true where the network itself is encrypted", c.URL)
+	if valid {
+		errs = append(errs, c.bearer().Check(u))
 	}
 	refuse(c.Model == "", `model = "": want the name of the judge's model`)
 	refuse(!strings.Contains(c.Template, "{answer}"), "template: want a place {answer}")
@@ -127,12 +121,6 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// local reports whether a host is this machine.
-func local(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
-}
-
 // Judge is the environment.
 type Judge struct {
 	cfg    Config
@@ -148,9 +136,6 @@ func New(cfg Config) (*Judge, error) {
 	}
 	all, err := cfg.load()
 	if err != nil {
-		return nil, err
-	}
-	if _, err := cfg.secret(); err != nil {
 		return nil, err
 	}
 	kept, err := newCache(cfg.CacheEntries, cfg.CacheFile)

@@ -285,7 +285,7 @@ func TestToken(t *testing.T) {
 	}
 	write("")
 	for _, cfg := range []Config{{TokenFile: file}, {TokenFile: file + "x"}, {TokenEnv: "PRL_TEST_NOT_SET"}} {
-		if _, err := cfg.secret(); err == nil {
+		if _, err := cfg.bearer().Token(); err == nil {
 			t.Errorf("%+v has a token", cfg)
 		}
 	}

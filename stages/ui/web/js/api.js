@@ -27,12 +27,16 @@ export function connect() {
       events.dispatchEvent(new CustomEvent(kind, { detail: latest[kind] }));
     });
   }
+  // A page that the browser keeps for its back button would keep its connection, of which there are few.
+  addEventListener('pagehide', () => source.close(), { once: true });
   source.onopen = () => events.dispatchEvent(new CustomEvent('state', { detail: true }));
   source.onerror = () => {
     events.dispatchEvent(new CustomEvent('state', { detail: false }));
     if (source.readyState === EventSource.CLOSED) setTimeout(connect, 3000);
   };
 }
+
+addEventListener('pageshow', e => { if (e.persisted) connect(); });
 
 // A view's life: what it listens to ends with it.
 export function listen(kind, what, signal) {

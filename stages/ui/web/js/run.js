@@ -107,8 +107,8 @@ export async function runView(box, { signal, query, replace, go }) {
       for (const e of r.evals) {
         if (e.name.startsWith('by-hand/') || e.policy) continue;
         const key = envColour(e.env);
-        const half = e.stderr.map(s => 1.96 * s);
-        list.push({ label: e.name + (dash ? ' · ' + beside : ''), x: e.version, y: e.avg, low: dash ? null : e.avg.map((v, i) => v - half[i]), high: dash ? null : e.avg.map((v, i) => v + half[i]), colour: key, dash, points: true });
+        const edge = side => e.avg.map((v, i) => v === null ? null : v + side * 1.96 * (e.stderr[i] ?? 0));
+        list.push({ label: e.name + (dash ? ' · ' + beside : ''), x: e.version, y: e.avg, low: dash ? null : edge(-1), high: dash ? null : edge(1), colour: key, dash, points: true });
         const best = Math.max(...Object.values(e.baselines ?? {}));
         if (!dash && Number.isFinite(best) && e.version.length) {
           const end = Math.max(e.version.at(-1), run.newest?.version ?? 0);
