@@ -25,6 +25,7 @@ type Config struct {
 	Pool        string         `toml:"pool" json:"pool"`                 // "elastic" starts at one server, "static" has all from the start; default "elastic"
 	Workers     int            `toml:"workers" json:"workers"`           // servers, at most; default 0: the number of processors
 	Multiplex   int            `toml:"multiplex" json:"multiplex"`       // rollouts that a server carries, 1 to 10000; default 128
+	Rollouts    int            `toml:"rollouts" json:"rollouts"`         // after which a server is replaced, 0 for never; default 500
 	IdleS       float64        `toml:"idle_s" json:"idle_s"`             // seconds after which an idle server goes, 0.1 to 86400; default 60
 	StartS      float64        `toml:"start_s" json:"start_s"`           // seconds for a server to start and load its tasks, 0.1 to 3600; default 300
 	HealthS     float64        `toml:"health_s" json:"health_s"`         // seconds for a server to answer a health check, 0.1 to 3600; default 60
@@ -39,8 +40,16 @@ type Config struct {
 func Defaults() Config {
 	return Config{
 		Python: "python3", Path: ".", Tasks: 1024, EvalPercent: 20, Turns: 100, Pool: "elastic", Multiplex: 128,
-		IdleS: 60, StartS: 300, HealthS: 60, TimeoutS: 3600, ReplyMB: 64, LogMB: 16,
+		Rollouts: 500, IdleS: 60, StartS: 300, HealthS: 60, TimeoutS: 3600, ReplyMB: 64, LogMB: 16,
 	}
+}
+
+// fill is how many rollouts a server gets. One that was started by others stays.
+func (c Config) fill() int {
+	if c.Address != "" {
+		return 0
+	}
+	return c.Rollouts
 }
 
 // Validate returns every conflict, each with what to change.
@@ -51,6 +60,7 @@ func (c Config) Validate() error {
 		v, from, to int
 	}{
 		{"tasks", c.Tasks, 2, 1 << 20}, {"turns", c.Turns, 1, 10000}, {"workers", c.Workers, 0, 1000}, {"multiplex", c.Multiplex, 1, 10000},
+		{"rollouts", c.Rollouts, 0, 1 << 30},
 		{"reply_mb", c.ReplyMB, 1, 1024}, {"log_mb", c.LogMB, 1, 10240},
 	} {
 		if o.v < o.from || o.v > o.to {

@@ -20,11 +20,13 @@ var errClosed = errors.New("the environment is closed")
 // pool holds the workers of an environment. A static one has as many as least says, which is most; an elastic one starts at least
 // and hires another when nine tenths of what all can carry is taken, and lets the newest that has been idle for a while go.
 // Rollouts go to the oldest worker that carries less than that, so that newer ones fall idle when there is less to do; and to the
-// one with the fewest where all carry more. It is safe for concurrent use.
+// one with the fewest where all carry more. A worker that has had its fill of rollouts is let go, too, as soon as another has taken
+// its place: servers keep an HTTP client of every rollout. It is safe for concurrent use.
 type pool struct {
 	start       func(context.Context) (*worker, error)
 	least, most int
 	each        int           // rollouts that a worker carries
+	fill        int           // rollouts after which a worker is let go; 0 for never
 	rest        time.Duration // after which an idle worker goes
 	note        func(format string, args ...any)
 
@@ -62,7 +64,8 @@ func (p *pool) acquire(ctx context.Context) (*worker, error) {
 		}
 		if w := p.choose(); w != nil {
 			w.active++
-			changed := p.wanted() > len(p.live)+p.starting
+			w.had++
+			changed := p.wanted() > p.staying()+p.starting
 			if changed {
 				p.news() // to the tender
 			}
@@ -88,14 +91,27 @@ func (p *pool) choose() *worker {
 		if !w.alive() {
 			continue
 		}
-		if p.least < p.most && 10*w.active < 9*p.each {
+		if p.least < p.most && 10*w.active < 9*p.each && !p.full(w) {
 			return w
 		}
-		if best == nil || w.active < best.active {
+		if best == nil || p.full(best) && !p.full(w) || p.full(best) == p.full(w) && w.active < best.active {
 			best = w
 		}
 	}
 	return best
+}
+
+// full reports whether a worker has had its fill. It gets more only where there is no other.
+func (p *pool) full(w *worker) bool { return p.fill > 0 && w.had >= p.fill }
+
+// staying is how many workers have not had their fill.
+func (p *pool) staying() (n int) {
+	for _, w := range p.live {
+		if !p.full(w) {
+			n++
+		}
+	}
+	return n
 }
 
 // release gives a worker back; well says that it has answered.
@@ -106,6 +122,9 @@ func (p *pool) release(w *worker, well bool) {
 	w.idle = time.Now()
 	if well {
 		p.last, p.failures = nil, 0
+	}
+	if p.full(w) {
+		p.news() // to the tender
 	}
 }
 
@@ -130,7 +149,7 @@ func (p *pool) tend() {
 		}
 		changed, wait := p.changed, p.rest/4
 		pause := time.Until(p.after)
-		for n := p.wanted() - len(p.live) - p.starting; n > 0; n-- {
+		for n := p.wanted() - p.staying() - p.starting; n > 0; n-- {
 			if pause > 0 {
 				wait = min(wait, pause)
 				break
@@ -148,8 +167,19 @@ func (p *pool) tend() {
 	}
 }
 
-// dismiss lets the newest worker go if it has rested long enough and is not needed.
+// dismiss lets workers go that have had their fill and are idle, where others have taken their place, and the newest if it has
+// rested long enough and is not needed.
 func (p *pool) dismiss() {
+	if p.staying() >= p.wanted() {
+		p.live = slices.DeleteFunc(p.live, func(w *worker) bool {
+			done := p.full(w) && w.active == 0
+			if done {
+				p.note("--- a worker has had %d rollouts, and another has taken its place", w.had)
+				close(w.quit)
+			}
+			return done
+		})
+	}
 	n := len(p.live)
 	if n <= p.wanted() || p.starting > 0 {
 		return

@@ -183,3 +183,34 @@ func TestCloseWhileStarting(t *testing.T) {
 		p.close()
 	})
 }
+
+// A worker that has had its fill goes as soon as it is idle and another is there; until then it serves on.
+func TestFill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ready := make(chan struct{})
+		p := pooled(t, 1, 1, func(context.Context) (*worker, error) {
+			<-ready
+			return still(), nil
+		})
+		p.mu.Lock()
+		p.fill = 3
+		p.mu.Unlock()
+		first := take(t, p, 3)
+		first = append(first, take(t, p, 1)...) // there is no other
+		for _, w := range first[1:] {
+			p.release(w, true)
+		}
+		close(ready)
+		if n := p.size(); n != 2 {
+			t.Errorf("%d workers: the old one with a rollout and the new one are 2", n)
+		}
+		if w := take(t, p, 1)[0]; w == first[0] {
+			t.Error("the old one got another rollout")
+		}
+		p.release(first[0], true)
+		if n := p.size(); n != 1 || p.live[0] == first[0] {
+			t.Errorf("%d workers, or the old one has stayed", n)
+		}
+		p.close()
+	})
+}

@@ -86,7 +86,7 @@ func (v *Verifiers) open(name string) error {
 			w, _, err := v.foreman.hire(ctx, false)
 			return w, err
 		},
-		least: v.cfg.least(), most: v.cfg.Workers, each: v.cfg.Multiplex, rest: seconds(v.cfg.IdleS), note: v.foreman.note,
+		least: v.cfg.least(), most: v.cfg.Workers, each: v.cfg.Multiplex, fill: v.cfg.fill(), rest: seconds(v.cfg.IdleS), note: v.foreman.note,
 	}, first)
 	var disjoint bool
 	if v.tasks, disjoint, err = v.learn(ctx, first, &said); err != nil {

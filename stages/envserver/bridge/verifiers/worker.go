@@ -22,6 +22,7 @@ type worker struct {
 	why  error         // once dead
 
 	active int       // rollouts; the pool's
+	had    int       // of them since it started; the pool's
 	idle   time.Time // since when it has had none; the pool's
 }
 
