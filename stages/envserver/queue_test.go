@@ -339,8 +339,8 @@ func TestRoomThatHangs(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- s.heed(ctx, p, r) }()
 		time.Sleep(time.Hour)
-		if asked.Load() != 1 || p.overdue.calls.Load() != 1 || s.pool.concurrency("game") != 2 {
-			t.Errorf("it was asked %d times while it hung, %d calls hang, room for %d", asked.Load(), p.overdue.calls.Load(), s.pool.concurrency("game"))
+		if n, stuck, room := asked.Load(), p.overdue.calls.Load(), s.pool.concurrency("game"); n != 1 || stuck != 1 || room != 2 {
+			t.Errorf("it was asked %d times while it hung, %d calls hang, room for %d", n, stuck, room)
 		}
 		close(hang)
 		time.Sleep(2 * askEvery)
@@ -412,7 +412,8 @@ func TestServerOfANarrowEnvironment(t *testing.T) {
 	rt, _, _ := testRun(t)
 	produce(t, rt, pipeline.TopicTasks("game"), tasks(12, nil)...)
 	n := &narrow{full: make(chan struct{})}
-	stop := serveAll(t, rt, map[string]env.Environment{"game": n}, says(tokenizer(t), "hi"), nil, func(c *Config) { c.Limits = map[string]int{"game": 7} })
+	limit := func(c *Config) { c.Limits = map[string]int{"game": 7} }
+	stop := serveAll(t, rt, map[string]env.Environment{"game": n}, says(tokenizer(t), "hi"), nil, limit)
 	for _, r := range read(t, rt, pipeline.TopicTraces, covers(12)) {
 		scored(t, r.Value.(*schemas.Trace))
 	}

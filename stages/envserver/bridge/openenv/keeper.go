@@ -41,7 +41,8 @@ func keep(command []string, at *url.URL, record *child.Record) (*keeper, error) 
 		host = net.JoinHostPort(at.Hostname(), at.Scheme)
 	}
 	if c, err := net.DialTimeout("tcp", host, time.Second); err == nil {
-		return nil, errors.Join(fmt.Errorf("somebody answers at %s already: leave command out, or take another port there and in the source", at), c.Close())
+		return nil, errors.Join(
+			fmt.Errorf("somebody answers at %s already: leave command out, or take another port there and in the source", at), c.Close())
 	}
 	k := &keeper{
 		command: command, record: record, out: child.NewOutput(record, 0, nil),
