@@ -55,7 +55,7 @@ func newOldRun(t testing.TB, n int64) *oldRun {
 	o := &oldRun{TB: t, addrs: cluster.ListenAddrs(), next: map[string]int64{}}
 	o.cfg = DefaultConfig()
 	sets := []string{"dir=" + t.TempDir(), "run.name=old", "run.max_steps=1000000", "run.max_async_level=1", "run.max_off_policy_steps=2", "run.batch_size=64",
-		"run.trace_partitions=1", "run.task_partitions=1", "envs.catch.group_size=2", "emitter.permits=128", "inference.listen=localhost:0", "trainer.learner=null", "sink.max_age=10ms"}
+		"run.trace_partitions=1", "run.task_partitions=1", "envs.catch.group_size=2", "emitter.permits=128", "inference.listen=localhost:0", "ui.listen=localhost:0", "trainer.learner=null", "sink.max_age=10ms"}
 	if err := pipeline.LoadConfig("../configs/ordered.toml", nil, sets, o.cfg); err != nil {
 		t.Fatal(err)
 	}
