@@ -10,12 +10,13 @@ NODES ?= 1
 KAFKA := .cache/kafka
 PYTHON := .cache/python
 TORCH := .cache/torch
+VALIDATORS := .cache/validators
 VERIFIERS := 0.4.0 0.2.1 0.1.14
 OPENENV := .cache/openenv
 # One that has died and is not buried yet is called otherwise.
 KAFKA_RUNS = ps -p "$$(cat $(KAFKA)/pid 2>/dev/null || echo 0)" -o comm= 2>/dev/null | grep -q 'prl-kafka$$'
 
-.PHONY: help build run test race fuzz bench lint generate chaos kafka kafka-stop python openenv torch verifiers bench-gpu bench-rollouts chromium screenshots
+.PHONY: help build run test race fuzz bench lint generate chaos kafka kafka-stop python openenv torch verifiers bench-gpu bench-rollouts chromium screenshots validators
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -115,3 +116,15 @@ screenshots: chromium ## the pictures of stages/ui/README.md (UI_URL=… of a ru
 	@mkdir -p stages/ui/testdata
 	@PRL_UI_SCREENSHOTS=$(CURDIR)/stages/ui/testdata PRL_UI_URL=$(UI_URL) PRL_UI_RUN=$(if $(UI_RUN),$(abspath $(UI_RUN))) \
 	  go test -count=1 -timeout 20m -run TestScreenshots ./stages/ui
+
+validators: $(VALIDATORS)/installed ## what checks deploy/: promtool, hadolint, Helm's and Kubernetes' own code, in .cache/validators; needs Python, and Debian or promtool on PATH
+
+$(VALIDATORS)/installed: deploy/validators/promtool.sh deploy/validators/requirements.txt $(wildcard deploy/validators/*.go deploy/validators/go.*)
+	@mkdir -p $(VALIDATORS)/bin
+	@deploy/validators/promtool.sh $(CURDIR)/$(VALIDATORS)/bin
+	@python3 -m venv --clear $(VALIDATORS)/python
+	@$(VALIDATORS)/python/bin/pip install -q --disable-pip-version-check -r deploy/validators/requirements.txt
+	@ln -sf ../python/bin/hadolint $(VALIDATORS)/bin/hadolint
+	@go -C deploy/validators run ./crds $(CURDIR)/$(VALIDATORS)/crds
+	@go -C deploy/validators build -trimpath -o $(CURDIR)/$(VALIDATORS)/bin/validators .
+	@touch $@

@@ -80,6 +80,7 @@ func (rt *Runtime) putTensor(ctx context.Context, data []byte) (schemas.BlobRef,
 		ref, err := rt.Blobs.Put(attempt, tensorPrefix, data)
 		cancel()
 		rt.Health.Set(healthBlobs, err == nil)
+		rt.Wrote(healthBlobs, err)
 		if err == nil {
 			if !told.IsZero() {
 				rt.Log.Info("the blob store takes blobs again")

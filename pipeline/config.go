@@ -54,11 +54,28 @@ type Config interface {
 // LoadConfig decodes into config the file at path (none if empty), then environment variables, then sets of the form
 // key=value, each over the ones before, and validates it. An unknown key is an error; errors name file and line.
 func LoadConfig(path string, environ, sets []string, config Config) error {
+	sources, err := sourcesOf(path, environ, sets)
+	if err != nil {
+		return err
+	}
+	for _, s := range sources {
+		if err := s.decode(config); err != nil {
+			return err
+		}
+	}
+	if err := config.Validate(); err != nil {
+		return locate(err, sources)
+	}
+	return nil
+}
+
+// sourcesOf are the places that settings come from, each over the ones before.
+func sourcesOf(path string, environ, sets []string) ([]source, error) {
 	var sources []source
 	if path != "" {
 		text, err := os.ReadFile(path)
 		if err != nil {
-			return fmt.Errorf("read the configuration: %w", err)
+			return nil, fmt.Errorf("read the configuration: %w", err)
 		}
 		sources = append(sources, source{path, text})
 	}
@@ -72,20 +89,29 @@ func LoadConfig(path string, environ, sets []string, config Config) error {
 	for _, kv := range sets {
 		key, value, ok := strings.Cut(kv, "=")
 		if !ok {
-			return fmt.Errorf("--set %s: want key=value, e.g. --set run.max_steps=10", kv)
+			return nil, fmt.Errorf("--set %s: want key=value, e.g. --set run.max_steps=10", kv)
 		}
 		// Errors name their source. The value may be a secret that was put where it does not belong.
 		sources = append(sources, source{"--set " + key, setting(strings.TrimSpace(key), value)})
 	}
+	return sources, nil
+}
+
+// Origins says where each key comes from that LoadConfig finds set: file and line, variable or flag. Of a table in one line
+// the keys in it come from where it is.
+func Origins(path string, environ, sets []string) (map[string]string, error) {
+	sources, err := sourcesOf(path, environ, sets)
+	if err != nil {
+		return nil, err
+	}
+	from := map[string]string{}
 	for _, s := range sources {
-		if err := s.decode(config); err != nil {
-			return err
-		}
+		eachKey(s.text, func(key string, row int) bool {
+			from[key] = s.at(row)
+			return true
+		})
 	}
-	if err := config.Validate(); err != nil {
-		return locate(err, sources)
-	}
-	return nil
+	return from, nil
 }
 
 // setting is one key as TOML. A value that is no TOML value is taken as text.
@@ -112,7 +138,8 @@ func (s source) decode(config Config) error {
 		var list []error
 		for i := range strict.Errors {
 			row, _ := strict.Errors[i].Position()
-			list = append(list, fmt.Errorf("%s: unknown key %s", s.at(row), strings.Join(strict.Errors[i].Key(), ".")))
+			key := strings.Join(strict.Errors[i].Key(), ".")
+			list = append(list, fmt.Errorf("%s: unknown key %s%s", s.at(row), key, suggest(key, config)))
 		}
 		return errors.Join(list...)
 	case errors.As(err, &bad):
@@ -120,6 +147,24 @@ func (s source) decode(config Config) error {
 		return fmt.Errorf("%s: %s: %s", s.at(row), strings.Join(bad.Key(), "."), strings.TrimPrefix(bad.Error(), "toml: "))
 	}
 	return fmt.Errorf("%s: %w", s.name, err)
+}
+
+// suggest says which keys an unknown one may have been meant for.
+func suggest(key string, config Config) string {
+	var names []string
+	for _, k := range Keys(config) {
+		names = append(names, k.Name)
+		for at, c := range k.Name { // and the sections it is in
+			if c == '.' {
+				names = append(names, k.Name[:at])
+			}
+		}
+	}
+	near := Nearest(key, names)
+	if len(near) == 0 {
+		return " (prl-stage --config-keys lists them)"
+	}
+	return fmt.Sprintf(": did you mean %s? (prl-stage --explain %s)", strings.Join(near, " or "), near[0])
 }
 
 func (s source) at(row int) string {
@@ -142,7 +187,18 @@ func locate(err error, sources []source) error {
 }
 
 // rowOf is the line of a dotted key in a TOML text; 0 where it does not stand there.
-func rowOf(text []byte, key string) int {
+func rowOf(text []byte, key string) (at int) {
+	eachKey(text, func(k string, row int) bool {
+		if k == key {
+			at = row
+		}
+		return at == 0
+	})
+	return at
+}
+
+// eachKey calls found with the dotted keys of a TOML text and their lines, until it returns false.
+func eachKey(text []byte, found func(key string, row int) bool) {
 	var p unstable.Parser
 	p.Reset(text)
 	table := ""
@@ -153,14 +209,13 @@ func rowOf(text []byte, key string) int {
 		case unstable.Table, unstable.ArrayTable:
 			table = name + "."
 		case unstable.KeyValue:
-			if table+name == key {
-				k := e.Key()
-				k.Next()
-				return 1 + bytes.Count(text[:k.Node().Raw.Offset], []byte("\n"))
+			k := e.Key()
+			k.Next()
+			if !found(table+name, 1+bytes.Count(text[:k.Node().Raw.Offset], []byte("\n"))) {
+				return
 			}
 		}
 	}
-	return 0
 }
 
 func dotted(it unstable.Iterator) string {

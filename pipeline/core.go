@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/prl-project/prl/pipeline/tracing"
 	"github.com/prl-project/prl/schemas"
 )
 
@@ -22,6 +23,7 @@ type Record struct {
 	Ref
 	Key   string
 	Value schemas.Record
+	Trace tracing.Context // the span it names, where the process traces; no result may depend on it
 }
 
 // Core is the logic of a stage for one input partition: records in, records out, without Kafka, clocks or goroutines.

@@ -115,29 +115,34 @@ func (f *Follower) Close() { f.cl.Close() }
 
 // Load reads everything that was committed when it was called. It gives up where nothing more comes for a while. With an
 // error it returns what it has read until then, and Poll goes on behind that.
-func (f *Follower) Load(ctx context.Context) ([]Record, error) {
+func (f *Follower) Load(ctx context.Context) (all []Record, err error) {
+	err = f.LoadStamped(ctx, func(recs []Stamped) { all = append(all, unstamped(recs)...) })
+	return all, err
+}
+
+// LoadStamped is Load that gives the records as they come.
+func (f *Follower) LoadStamped(ctx context.Context, visit func([]Stamped)) error {
 	ends, err := kadm.NewClient(f.cl).ListCommittedOffsets(ctx, f.topics...)
 	if err == nil {
 		err = offsetsError(ends)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list the ends of %v: %w", f.topics, Denied(err))
+		return fmt.Errorf("list the ends of %v: %w", f.topics, Denied(err))
 	}
-	var all []Record
 	for !f.reached(ends) {
 		poll, cancel := context.WithTimeout(ctx, restoreDeadline)
-		recs, err := f.Poll(poll)
+		recs, err := f.PollStamped(poll)
 		waited := poll.Err()
 		cancel()
 		if err != nil {
-			return all, err
+			return err
 		}
 		if waited != nil && len(recs) == 0 {
-			return all, fmt.Errorf("read %v to their ends: %w", f.topics, waited)
+			return fmt.Errorf("read %v to their ends: %w", f.topics, waited)
 		}
-		all = append(all, recs...)
+		visit(recs)
 	}
-	return all, nil
+	return nil
 }
 
 func (f *Follower) reached(ends kadm.ListedOffsets) bool {
@@ -153,14 +158,42 @@ func (f *Follower) reached(ends kadm.ListedOffsets) bool {
 // Poll waits for more records until ctx ends, which is no error. With a nil ctx it returns what is there already. After
 // ErrTransient the next Poll returns the same records.
 func (f *Follower) Poll(ctx context.Context) ([]Record, error) {
+	recs, err := f.PollStamped(ctx)
+	return unstamped(recs), err
+}
+
+// A Stamped is a record with what those who only look on may know besides.
+type Stamped struct {
+	Record
+	Time time.Time // by its writer's clock
+	// Refused says of a record of dlq, which has no Value, what stage refused it and why.
+	Refused string
+}
+
+func unstamped(list []Stamped) []Record {
+	var recs []Record
+	for _, s := range list {
+		if s.Value != nil {
+			recs = append(recs, s.Record)
+		}
+	}
+	return recs
+}
+
+// PollStamped is Poll for those who look on: with the times of the records, and with those of dlq as they are.
+func (f *Follower) PollStamped(ctx context.Context) ([]Stamped, error) {
 	if len(f.raw) == 0 {
 		if err := f.fetch(ctx); err != nil {
 			return nil, err
 		}
 	}
-	var recs []Record
+	var recs []Stamped
 	for _, r := range f.raw {
 		if r.Attrs.IsControl() {
+			continue
+		}
+		if f.rt.BaseName(r.Topic) == TopicDLQ {
+			recs = append(recs, Stamped{f.rt.coordinates(r), r.Timestamp, refusedBy(r)})
 			continue
 		}
 		rec, err := f.rt.Decode(context.Background(), r)
@@ -171,7 +204,7 @@ func (f *Follower) Poll(ctx context.Context) ([]Record, error) {
 			f.rt.Log.Warn("a record cannot be read and is passed over", "record", rec.Ref.String(), "error", err)
 			continue
 		}
-		recs = append(recs, rec)
+		recs = append(recs, Stamped{rec, r.Timestamp, ""})
 	}
 	for _, r := range f.raw {
 		f.position[r.Topic][r.Partition] = r.Offset + 1

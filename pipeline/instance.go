@@ -38,3 +38,24 @@ func ClaimInstance(dir, stage string) (name string, release func() error, err er
 	}
 	return "", nil, fmt.Errorf("%d instances of %s run on this host already: --instance gives another name", maxInstances, stage)
 }
+
+// NextInstance is the name that ClaimInstance would give now. It claims nothing.
+func NextInstance(dir, stage string) string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "host"
+	}
+	for n := range maxInstances {
+		name := fmt.Sprintf("%s-%d", host, n)
+		f, err := os.Open(filepath.Join(dir, stage+"."+name+".lock"))
+		if err != nil {
+			return name // nobody has had it
+		}
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB)
+		_ = f.Close() // with it goes the lock
+		if err == nil {
+			return name
+		}
+	}
+	return host
+}

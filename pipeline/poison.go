@@ -18,7 +18,6 @@ const (
 // coordinates they came from, with stage and reason.
 func (rt *Runtime) Refuse(stage string, rec Record, r *kgo.Record, reason error) *kgo.Record {
 	rt.Log.Warn("record refused", "stage", stage, "record", rec.Ref.String(), "error", reason)
-	rt.Metrics.Poison.WithLabelValues(stage, rec.Topic).Inc()
 	return &kgo.Record{
 		Topic: rt.TopicName(TopicDLQ), Key: []byte(fmt.Sprintf("%s/%d/%d", rec.Topic, rec.Partition, rec.Offset)),
 		Value: r.Value[:min(len(r.Value), maxPoisonBytes)], // the whole is where the key says
@@ -39,4 +38,18 @@ func fitting(headers []kgo.RecordHeader) []kgo.RecordHeader {
 		}
 	}
 	return headers
+}
+
+// refusedBy says what a record of dlq tells of its stage and the reason.
+func refusedBy(r *kgo.Record) string {
+	var stage, reason string
+	for _, h := range r.Headers {
+		switch h.Key {
+		case "prl-stage":
+			stage = string(h.Value)
+		case "prl-error":
+			reason = string(h.Value)
+		}
+	}
+	return stage + ": " + reason
 }

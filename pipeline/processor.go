@@ -36,6 +36,8 @@ type ProcessorConfig struct {
 	TransactionTimeout time.Duration
 	// CommitEvery is the least time between two transactions of a partition; default none.
 	CommitEvery time.Duration
+	// Meter counts what the core decides; nil for nobody. It is for stages with one partition.
+	Meter Meter
 	// Heartbeat is how often state is written although nothing changed; default never.
 	Heartbeat time.Duration
 	// TickEvery is how long a poll waits for records where the core is a Ticker; default 50 ms.
@@ -56,6 +58,10 @@ type Processor struct {
 	take int
 	// worked says that a session has committed.
 	worked bool
+	// faultsAsked is when the cores were last asked for theirs.
+	faultsAsked time.Time
+	// looked is when the figures of the cores were last taken.
+	looked time.Time
 	// missed is how often in a row the state of a stage that has worked was not there.
 	missed int
 
@@ -109,6 +115,7 @@ func (p *Processor) Run(ctx context.Context) error {
 			pause.Reset()
 		}
 		p.worked = false
+		p.rt.Metrics.Restarts.WithLabelValues(p.cfg.Stage).Inc()
 		p.rt.Log.Warn("stage starts over", "stage", p.cfg.Stage, "error", err)
 		select {
 		case <-ctx.Done():
@@ -142,12 +149,16 @@ func (p *Processor) session(ctx context.Context) (err error) {
 		return err
 	}
 	defer p.table.close()
+	if p.table != nil {
+		p.rt.Metrics.policies(p.cfg.Stage, p.table.records)
+	}
 	p.disown()
 	if err := s.open(); err != nil {
 		return err
 	}
 	defer s.close()
 	defer p.rt.Health.Set(p.cfg.Group, false)
+	defer p.lookAway()
 	for {
 		if err := s.turn(ctx); err != nil {
 			return err
@@ -250,7 +261,9 @@ func (s *session) options() []kgo.Opt {
 func (s *session) turn(ctx context.Context) error {
 	p := s.p
 	poll, cancel := context.WithTimeout(ctx, p.cfg.TickEvery)
+	start := time.Now()
 	fetches := s.cl.PollRecords(poll, p.take)
+	p.rt.Metrics.Waited.WithLabelValues(p.cfg.Stage).Add(time.Since(start).Seconds())
 	cancel()
 	defer s.cl.AllowRebalance()
 	if err := s.fetchError(fetches); err != nil {
@@ -273,6 +286,8 @@ func (s *session) turn(ctx context.Context) error {
 	if err := p.tick(time.Now()); err != nil {
 		return err
 	}
+	p.keepFaults(time.Now())
+	p.look(time.Now())
 	due := p.due(time.Now())
 	if len(due) == 0 {
 		return nil
@@ -314,6 +329,7 @@ func (s *session) feed(ctx context.Context, fetches kgo.Fetches) error {
 	if err != nil {
 		return err
 	}
+	p.rt.Metrics.policies(p.cfg.Stage, recs)
 	for _, u := range p.owned() {
 		if err := tell(u.core, recs); err != nil {
 			return err
@@ -339,7 +355,8 @@ func (s *session) feed(ctx context.Context, fetches kgo.Fetches) error {
 				return
 			}
 		}
-		u.input(topic).position = ft.Records[len(ft.Records)-1].Offset + 1
+		in := u.input(topic)
+		in.position, in.end = ft.Records[len(ft.Records)-1].Offset+1, ft.LastStableOffset
 	})
 	return failed
 }

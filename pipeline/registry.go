@@ -63,7 +63,7 @@ func (g *SchemaRegistry) resolve(ctx context.Context, r schemas.Record) (id int,
 	})
 	if status(err) == http.StatusNotFound {
 		if !g.cfg.AutoRegister {
-			return 0, fmt.Errorf("subject %s does not hold the schema that this version of prl writes, and schema_registry.auto_register = false: register it there (with this setting true, or from prl's folder schemas)", subject)
+			return 0, fmt.Errorf("subject %s %w, and schema_registry.auto_register = false: register it there (with this setting true, or from prl's folder schemas)", subject, errNotRegistered)
 		}
 		id, err = g.register(ctx, subject, schema)
 	}
@@ -73,6 +73,8 @@ func (g *SchemaRegistry) resolve(ctx context.Context, r schemas.Record) (id int,
 	g.keep(id, version)
 	return id, nil
 }
+
+var errNotRegistered = errors.New("does not hold the schema that this version of prl writes")
 
 func (g *SchemaRegistry) register(ctx context.Context, subject string, schema sr.Schema) (id int, err error) {
 	err = g.ask(ctx, func(ctx context.Context) error {

@@ -12,6 +12,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sr"
 
+	"github.com/prl-project/prl/pipeline/faults"
+	"github.com/prl-project/prl/pipeline/tracing"
 	"github.com/prl-project/prl/schemas"
 )
 
@@ -34,12 +36,19 @@ type Runtime struct {
 	Kafka    KafkaConfig // how the brokers and this process know each other
 	Instance string      // name that survives restarts
 	Leave    bool        // a stop gives the partitions up for good
+	Joins    bool        // the run is another's to begin: SetUp makes no topics
 	Blobs    *Blobs
 	Scratch  string // folder for files in the making, on the disk of the blobs where they are on one
 	Log      *slog.Logger
 	Metrics  *Metrics
 	Registry prometheus.Registerer // for metrics of a stage's own
 	Health   *Health
+	// Tracing follows rollouts through the stages; nil where nothing is traced.
+	Tracing *tracing.Tracer
+	// Faults are those that the stages of the process have (OpenFaults); nil for a Runtime that only logs them.
+	Faults *faults.Desk
+	untold *untold
+	watch  *brokerWatch
 	// Schemas gives records the ids of a schema registry; nil without one.
 	Schemas *SchemaRegistry
 	// Options are further ones for every client, over its own. Tests put clients on a network in memory with them.
@@ -64,6 +73,12 @@ func (rt *Runtime) Client(opts ...kgo.Opt) (*kgo.Client, error) {
 		return nil, Fatal("make a Kafka client for %s: %w", strings.Join(rt.Brokers, ","), err)
 	}
 	base = append(base, secured...)
+	if rt.Metrics != nil {
+		base = append(base, kgo.WithHooks(rt.Metrics.broker))
+	}
+	if rt.watch != nil {
+		base = append(base, kgo.WithHooks(rt.watch))
+	}
 	cl, err := kgo.NewClient(slices.Concat(base, opts, rt.Options)...)
 	if err != nil {
 		return nil, fmt.Errorf("make a Kafka client for %s: %w", strings.Join(rt.Brokers, ","), err)
@@ -110,7 +125,11 @@ func (rt *Runtime) Encode(ctx context.Context, e Emission) (*kgo.Record, error) 
 			return nil, fmt.Errorf("%s: record of %d bytes: %w", e.Topic, len(value), err)
 		}
 	}
-	return rt.address(e, topic, value), nil
+	r := rt.address(e, topic, value)
+	if rt.Tracing != nil {
+		rt.carry(r, e.Value)
+	}
+	return r, nil
 }
 
 // address makes the Kafka record of an emission with its key and partition.
@@ -161,51 +180,15 @@ func (rt *Runtime) Decode(ctx context.Context, r *kgo.Record) (Record, error) {
 	if !ok || topic.Record != v.SchemaName() {
 		return rec, fmt.Errorf("a %s does not belong on topic %s", v.SchemaName(), rec.Topic)
 	}
-	if err := rt.Redeem(ctx, v); err != nil {
-		return rec, err
+	if rt.Blobs != nil { // who only looks on may have no store
+		if err := rt.Redeem(ctx, v); err != nil {
+			return rec, err
+		}
 	}
 	rec.Value = v
 	return rec, nil
 }
 
 func (rt *Runtime) coordinates(r *kgo.Record) Record {
-	return Record{Ref: Ref{Topic: rt.BaseName(r.Topic), Partition: r.Partition, Offset: r.Offset}, Key: string(r.Key)}
-}
-
-// Metrics counts what the shells do; every stage has them.
-type Metrics struct {
-	Records      *prometheus.CounterVec   // by stage, topic
-	Emitted      *prometheus.CounterVec   // by stage, topic
-	Poison       *prometheus.CounterVec   // by stage, topic
-	PassedOver   *prometheus.CounterVec   // by stage, why
-	Transactions *prometheus.CounterVec   // by stage, result
-	Commit       *prometheus.HistogramVec // by stage
-	Restore      *prometheus.HistogramVec // by stage
-	Unfinished   *prometheus.GaugeVec     // by stage, topic, partition
-}
-
-// NewMetrics registers the shells' metrics.
-func NewMetrics(reg prometheus.Registerer) *Metrics {
-	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
-		reg.MustRegister(c)
-		return c
-	}
-	histogram := func(name, help string) *prometheus.HistogramVec {
-		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(0.001, 2, 15)}, []string{"stage"})
-		reg.MustRegister(h)
-		return h
-	}
-	m := &Metrics{
-		Records:      counter("prl_stage_records_total", "Records consumed.", "stage", "topic"),
-		Emitted:      counter("prl_stage_emitted_total", "Records written in committed transactions.", "stage", "topic"),
-		Poison:       counter("prl_stage_poison_total", "Records sent to dlq.", "stage", "topic"),
-		PassedOver:   counter("prl_stage_passed_over_records_total", "Records that changed nothing, by why.", "stage", "why"),
-		Transactions: counter("prl_stage_transactions_total", "Transactions by result: committed or aborted.", "stage", "result"),
-		Commit:       histogram("prl_stage_transaction_seconds", "From begin to end of a committed transaction."),
-		Restore:      histogram("prl_stage_restore_seconds", "Building a core from its state and unfinished records."),
-		Unfinished:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "prl_stage_unfinished_records", Help: "Records fed to a core and not finished."}, []string{"stage", "topic", "partition"}),
-	}
-	reg.MustRegister(m.Unfinished)
-	return m
+	return Record{Ref: Ref{Topic: rt.BaseName(r.Topic), Partition: r.Partition, Offset: r.Offset}, Key: string(r.Key), Trace: rt.from(r)}
 }

@@ -33,14 +33,7 @@ func (rt *Runtime) SetUp(ctx context.Context, envs []string, needed ...Right) er
 	}
 	defer cl.Close()
 	s := setup{rt: rt, cl: cl, adm: kadm.NewClient(cl)}
-	for _, t := range Topics {
-		if t.Name != tasksPrefix {
-			s.plan(t.Name, t, needed)
-		}
-	}
-	for _, e := range envs {
-		s.plan(TopicTasks(e), Topic{}, needed)
-	}
+	s.planAll(envs, needed)
 	if err := s.reach(ctx); err != nil {
 		return err
 	}
@@ -64,6 +57,18 @@ type planned struct {
 	partitions int32
 	configs    map[string]string
 	denied     error // why it was not made
+}
+
+// planAll plans the topics of a run with these environments.
+func (s *setup) planAll(envs []string, needed []Right) {
+	for _, t := range Topics {
+		if t.Name != tasksPrefix {
+			s.plan(t.Name, t, needed)
+		}
+	}
+	for _, e := range envs {
+		s.plan(TopicTasks(e), Topic{}, needed)
+	}
 }
 
 func (s *setup) plan(name string, t Topic, needed []Right) {
@@ -165,6 +170,10 @@ func (s *setup) create(ctx context.Context, have map[string]found) error {
 		if t.denied != nil || !errors.Is(have[t.name].err, kerr.UnknownTopicOrPartition) {
 			continue
 		}
+		if s.rt.Joins {
+			t.denied = Fatal("run %s is another's to begin", s.rt.Run.Name)
+			continue
+		}
 		configs := map[string]*string{}
 		for k, v := range t.configs {
 			configs[k] = &v
@@ -190,6 +199,8 @@ func (s *setup) create(ctx context.Context, have map[string]found) error {
 func (s *setup) complete(have map[string]found) error {
 	for _, t := range s.topics {
 		switch got := have[t.name]; {
+		case s.rt.Joins && errors.Is(got.err, kerr.UnknownTopicOrPartition):
+			return Fatal("topic %s does not exist: the run's own stages, or `prl-stage --stage setup` with its settings, make it", t.name)
 		case t.denied != nil && errors.Is(got.err, kerr.UnknownTopicOrPartition):
 			return Fatal("topic %s does not exist, and this user may not make it: somebody who may runs `prl-stage --stage setup` once: %w", t.name, t.denied)
 		case got.err != nil:

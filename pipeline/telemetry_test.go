@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"strings"
 	"testing"
@@ -26,7 +27,7 @@ func TestTelemetry(t *testing.T) {
 	reg, health, log, served := prometheus.NewRegistry(), &Health{}, make(lines, 10), make(chan error, 1)
 	NewMetrics(reg).Records.WithLabelValues("scorer", "traces").Inc()
 	go func() {
-		served <- ServeTelemetry(ctx, "localhost:0", reg, health, slog.New(slog.NewTextHandler(log, nil)))
+		served <- ServeTelemetry(ctx, "localhost:0", PprofLocal, reg, health, slog.New(slog.NewTextHandler(log, nil)))
 	}()
 	url := regexp.MustCompile(`http://[0-9.:]+`).FindString(<-log)
 	get := func(path string) (int, string) {
@@ -62,6 +63,33 @@ func TestTelemetry(t *testing.T) {
 	cancel()
 	if err := <-served; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestProfilesOnRequest serves no profiles unless they are asked for, and those that are local to nobody but this machine: not to
+// others, nor to a page in a browser here that calls this address by another name.
+func TestProfilesOnRequest(t *testing.T) {
+	for profiles, want := range map[string]map[string]int{ // status by host of the request
+		PprofOff:   {"localhost": http.StatusNotFound},
+		PprofLocal: {"localhost:80": http.StatusOK, "127.0.0.1": http.StatusOK, "[::1]:80": http.StatusOK, "evil.example": http.StatusForbidden, "": http.StatusForbidden},
+		PprofAny:   {"localhost": http.StatusOK, "prl.example": http.StatusOK},
+	} {
+		mux := http.NewServeMux()
+		serveProfiles(mux, profiles)
+		for host, want := range want {
+			r := httptest.NewRequest(http.MethodGet, "/debug/pprof/goroutine?debug=1", nil)
+			r.Host, r.RemoteAddr = host, "127.0.0.1:1234"
+			for _, from := range []string{"127.0.0.1:1234", "192.0.2.1:1234"} {
+				if r.RemoteAddr = from; from != "127.0.0.1:1234" && profiles == PprofLocal {
+					want = http.StatusForbidden
+				}
+				w := httptest.NewRecorder()
+				mux.ServeHTTP(w, r)
+				if w.Code != want {
+					t.Errorf("%s: a request to %q from %s gets %d, want %d", profiles, host, from, w.Code, want)
+				}
+			}
+		}
 	}
 }
 

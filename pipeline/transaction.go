@@ -57,6 +57,9 @@ func (s *session) commit(ctx context.Context, units []*unit) error {
 	Crash(s.p.cfg.Stage + ".after-commit")
 	m.Transactions.WithLabelValues(s.p.cfg.Stage, "committed").Inc()
 	m.Commit.WithLabelValues(s.p.cfg.Stage).Observe(time.Since(start).Seconds())
+	for _, u := range t.units {
+		s.p.rt.TraceCommitted(s.p.cfg.Stage, u.out.Emitted, start, time.Now())
+	}
 	t.settle(s.p, time.Now())
 	return nil
 }
@@ -202,10 +205,14 @@ func (t *transaction) settle(p *Processor, now time.Time) {
 		}
 		for _, e := range u.out.Emitted {
 			p.rt.Metrics.Emitted.WithLabelValues(p.cfg.Stage, e.Topic).Inc()
+			if p.cfg.Meter != nil {
+				p.cfg.Meter.Committed(e)
+			}
 		}
 		for _, in := range u.inputs {
-			p.rt.Metrics.Unfinished.WithLabelValues(p.cfg.Stage, in.topic, strconv.Itoa(int(u.partition))).Set(float64(len(in.set.open)))
+			p.rt.Metrics.Records.WithLabelValues(p.cfg.Stage, in.topic).Add(float64(in.fed))
 		}
+		p.rt.Metrics.Refused(p.cfg.Stage, u.poison)
 		u.count(func(why string, n int64) {
 			p.rt.Metrics.PassedOver.WithLabelValues(p.cfg.Stage, why).Add(float64(n))
 		})

@@ -36,6 +36,8 @@ type input struct {
 	low      int64 // oldest unfinished offset, as it was committed last
 	metadata string
 	pending  string // metadata of a transaction whose end is not known
+	end      int64  // of what was committed to the partition, at the newest fetch
+	fed      int    // records since the last transaction
 }
 
 // unread is the position of an input that was not sought to yet.
@@ -195,7 +197,7 @@ func (u *unit) feed(ctx context.Context, p *Processor, r *kgo.Record) error {
 	}
 	u.fed = true
 	in.set.feed(r.Offset)
-	p.rt.Metrics.Records.WithLabelValues(p.cfg.Stage, rec.Topic).Inc()
+	in.fed++
 	if err != nil {
 		return u.undecodable(p, rec, r, err)
 	}
@@ -294,6 +296,6 @@ func (u *unit) count(tell func(why string, n int64)) {
 func (u *unit) done(now time.Time) {
 	u.out, u.poison, u.fed, u.committed = Out{}, nil, false, now
 	for _, in := range u.inputs {
-		in.metadata, in.pending, in.low = in.pending, "", in.set.low()
+		in.metadata, in.pending, in.low, in.fed = in.pending, "", in.set.low(), 0
 	}
 }

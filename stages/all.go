@@ -33,6 +33,7 @@ func (a *App) RunAll(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	start := time.Now()
+	a.says = out
 	view, err := a.view(ctx)
 	if err != nil {
 		return err
@@ -79,20 +80,25 @@ func (a *App) export(ctx context.Context, version int64) (dir string, err error)
 
 // runStages runs the stages that are wanted until watch returns, the sink last.
 func (a *App) runStages(ctx context.Context, wanted func(Stage) bool, watch func(ctx context.Context) error) error {
-	var all, last []Runner
+	var all, last []func(context.Context) error
 	for _, s := range Flow {
 		if !wanted(s) {
 			continue
 		}
-		r, err := s.New(a, s)
+		made, err := a.Make(s)
 		if err != nil {
 			return fmt.Errorf("stage %s: %w", s.Name, err)
 		}
+		r := func(ctx context.Context) error { return a.watched(ctx, s, made) }
 		if s.Name == "sink" {
 			last = append(last, r)
 		} else {
 			all = append(all, r)
 		}
+	}
+	stopTelling := func() {}
+	if a.measures == nil { // who only measures may not write metrics
+		stopTelling = a.tellFaults(ctx, "")
 	}
 	sinkCtx, stopSink := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopSink()
@@ -102,7 +108,7 @@ func (a *App) runStages(ctx context.Context, wanted func(Stage) bool, watch func
 	group, groupCtx := errgroup.WithContext(work)
 	for _, r := range last {
 		sinks.Go(func() error {
-			err := r.Run(sinkCtx)
+			err := r(sinkCtx)
 			if err != nil {
 				stopWork()
 			}
@@ -110,14 +116,18 @@ func (a *App) runStages(ctx context.Context, wanted func(Stage) bool, watch func
 		})
 	}
 	for _, r := range all {
-		group.Go(func() error { return r.Run(groupCtx) })
+		group.Go(func() error { return r(groupCtx) })
 	}
 	group.Go(func() error {
 		defer stopWork()
 		return watch(groupCtx)
 	})
 	err := group.Wait()
+	stopTelling() // while the sink still reads
 	stopSink()
+	if a.says != nil {
+		defer progress.Doing(a.says, func(since time.Duration) string { return fmt.Sprintf("the sink writes the rest into files · for %v", since) })()
+	}
 	return errors.Join(err, sinks.Wait())
 }
 
@@ -136,7 +146,7 @@ func (a *App) view(ctx context.Context) (*view, error) {
 		return nil, err
 	}
 	v := &view{
-		View: progress.View{MaxSteps: a.Config.Run.MaxSteps, OpenGroups: func(state []byte) (groups, rollouts int, err error) {
+		View: progress.View{MaxSteps: a.Config.Run.MaxSteps, Envs: slices.Sorted(maps.Keys(a.Config.Envs)), Here: true, OpenGroups: func(state []byte) (groups, rollouts int, err error) {
 			return emitter.Open(a.Config.Run, a.Config.Emitter, a.Config.Envs, state)
 		}},
 		follower: f, evals: slices.Sorted(maps.Keys(a.Config.Evals)), patience: endDeadline,

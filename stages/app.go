@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/pipeline/logs"
 	"github.com/prl-project/prl/stages/envserver/env"
 	"github.com/prl-project/prl/stages/envserver/envs"
 	"github.com/prl-project/prl/stages/eval"
@@ -35,6 +36,8 @@ type App struct {
 	Model inference.Host
 	// measures is the eval by hand beside which nothing else of the run is done; nil for none.
 	measures *eval.ByHand
+	// member is the run of a fleet that this is; nil where the process serves one run.
+	member *member
 	// closers are the environments that hold something.
 	closers []io.Closer
 	// readers are, by the name in pipeline.Topics, the stages that keep state on what they have read of a topic.
@@ -43,6 +46,8 @@ type App struct {
 	picture []flow.Stage
 	// shown is the page where it listens already.
 	shown *ui.UI
+	// says is where long waits say what they wait for; nil for nowhere.
+	says io.Writer
 }
 
 // NewApp joins a configuration to brokers that run. It makes no connection.
@@ -55,6 +60,7 @@ func NewApp(cfg *Config, brokers []string, instance string, log *slog.Logger) (*
 	if err != nil {
 		return nil, err
 	}
+	log = log.With(logs.Run, cfg.Run.Name, logs.Instance, instance)
 	blobs.Configure(cfg.Blobs, log)
 	if cfg.Sink.Dir == "" {
 		cfg.Sink.Dir = filepath.Join(dir, "parquet")
@@ -69,10 +75,16 @@ func NewApp(cfg *Config, brokers []string, instance string, log *slog.Logger) (*
 		return nil, errors.Join(err, blobs.Close())
 	}
 	reg := prometheus.NewRegistry()
-	return &App{Config: cfg, Registry: reg, readers: readers(), picture: picture(), Runtime: &pipeline.Runtime{
-		Run: cfg.Run, Brokers: brokers, Kafka: cfg.Kafka, Instance: instance, Blobs: blobs, Scratch: filepath.Join(dir, "scratch"), Schemas: registry, Log: log,
-		Metrics: pipeline.NewMetrics(reg), Registry: reg, Health: &pipeline.Health{},
-	}}, nil
+	a := &App{Config: cfg, Registry: reg, readers: readers(), picture: picture(), Runtime: &pipeline.Runtime{
+		Run: cfg.Run, Brokers: brokers, Kafka: cfg.Kafka, Instance: instance, Blobs: blobs, Scratch: filepath.Join(dir, "scratch"), Schemas: registry, Log: log, Health: &pipeline.Health{},
+	}}
+	if err := a.instrument(ofRun(cfg.Run.Name, reg)); err != nil {
+		return nil, errors.Join(err, a.Close())
+	}
+	if a.Runtime.Tracing, err = pipeline.NewTracer(cfg.Tracing, cfg.Run.Name, instance, a.Runtime.Registry, log); err != nil {
+		return nil, errors.Join(err, a.Close())
+	}
+	return a, nil
 }
 
 // Close releases what the stages shared.
@@ -81,7 +93,16 @@ func (a *App) Close() error {
 	for _, c := range a.closers {
 		errs = append(errs, c.Close())
 	}
+	a.Runtime.Tracing.Close()
 	return errors.Join(append(errs, a.Runtime.Blobs.Close())...)
+}
+
+// Make makes a stage; all its lines say which one it is.
+func (a *App) Make(s Stage) (Runner, error) {
+	all := a.Runtime
+	a.Runtime = all.For(s.Name)
+	defer func() { a.Runtime = all }()
+	return s.New(a, s)
 }
 
 // SetUp makes the run's topics or checks them, and holds the process to the settings the run began with; a run begins when
@@ -105,7 +126,13 @@ func (a *App) SetUp(ctx context.Context, stages ...Stage) error {
 	if err := a.Runtime.SetUp(ctx, a.envs(), needed...); err != nil {
 		return err
 	}
-	return a.Config.agree()
+	if err := a.Config.agree(); err != nil {
+		return err
+	}
+	if len(stages) == 0 || slices.ContainsFunc(stages, func(s Stage) bool { return s.Name == "emitter" }) {
+		return a.Config.record() // for fleets, and for those who look at the run later
+	}
+	return nil
 }
 
 // envs are the environments this process has to do with.
@@ -124,14 +151,11 @@ func (a *App) openEnvs() (map[string]env.Environment, error) {
 	}
 	open := map[string]env.Environment{}
 	for _, name := range names {
-		e, err := a.Config.OpenEnv(name)
+		e, err := a.openEnv(name)
 		if err != nil {
 			return nil, err
 		}
 		open[name] = e
-		if c, ok := e.(io.Closer); ok {
-			a.closers = append(a.closers, c)
-		}
 	}
 	return open, nil
 }

@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"slices"
+	"sync/atomic"
+	"time"
 
 	"github.com/prl-project/prl/pipeline/audit"
+	"github.com/prl-project/prl/stages/internal/progress"
 	"github.com/prl-project/prl/stages/scorer/advantage"
 	"github.com/prl-project/prl/stages/scorer/filter"
 )
@@ -19,7 +23,13 @@ const AuditName = "audit"
 
 // Audit holds what the run has left behind, topics, Parquet files and blobs, to the invariants. It reads only; the run
 // and its sink must stand still, all written, and the settings are those it began with: with others, right records would look wrong.
-func (a *App) Audit(ctx context.Context) (*audit.Report, error) {
+func (a *App) Audit(ctx context.Context) (*audit.Report, error) { return a.AuditShown(ctx, io.Discard) }
+
+// AuditShown is Audit that shows on out how far it is.
+func (a *App) AuditShown(ctx context.Context, out io.Writer) (*audit.Report, error) {
+	var at atomic.Value
+	at.Store("looks up the run")
+	defer progress.Doing(out, func(since time.Duration) string { return fmt.Sprintf("audit of run %s: %s · for %v", a.Config.Run.Name, at.Load(), since) })()
 	err := a.Config.asBegun()
 	if err == nil && len(a.Config.SchemaRegistry.URLs) == 0 {
 		err = a.Config.agreeFraming()
@@ -39,6 +49,7 @@ func (a *App) Audit(ctx context.Context) (*audit.Report, error) {
 	return audit.Run(ctx, audit.Config{
 		Runtime: a.Runtime, Envs: slices.Sorted(maps.Keys(a.Config.Envs)), Parquet: a.Config.Sink.Dir, Ended: view.ended(),
 		Weights: true, Advantages: a.Config.advantages(), Branchwise: a.Config.branchwise(),
+		Progress: func(what string, records int) { at.Store(fmt.Sprintf("reads %s, %d records so far", what, records)) },
 	})
 }
 

@@ -14,6 +14,9 @@ import (
 // newInference makes the inference stage with the backend that is configured.
 func (a *App) newInference() (*inference.Server, error) {
 	cfg := a.Config.Inference
+	if a.member != nil {
+		return a.member.fleet.models.New(a.Runtime, cfg, a.Config.Frozen, *a.member.share.Load())
+	}
 	if cfg.Native() {
 		return inference.New(a.Runtime, cfg, a.Config.Frozen)
 	}

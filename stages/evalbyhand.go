@@ -37,6 +37,7 @@ type EvalByHand struct {
 // RunEvalByHand runs one eval of the run and prints its table. The run must have begun, and is not disturbed: none of its
 // own tasks is played here, and nothing that it would believe is written. When ctx ends first it says how to go on.
 func (a *App) RunEvalByHand(ctx context.Context, out io.Writer, h EvalByHand) error {
+	a.says = out
 	suite, cfg, err := a.Config.suite(h)
 	if err != nil {
 		return err

@@ -5,14 +5,17 @@ package stages
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/stages/board"
 	"github.com/prl-project/prl/stages/cleanup"
 	"github.com/prl-project/prl/stages/emitter"
-	"github.com/prl-project/prl/stages/envserver"
 	"github.com/prl-project/prl/stages/eval"
+	"github.com/prl-project/prl/stages/export"
 	"github.com/prl-project/prl/stages/inference"
 	"github.com/prl-project/prl/stages/packer"
 	"github.com/prl-project/prl/stages/scorer"
@@ -51,6 +54,10 @@ type Stage struct {
 	Key   string // what its work is divided by
 	// TransactionTimeout is the broker's patience with one transaction; 0 for the shell's default.
 	TransactionTimeout time.Duration
+	// Named says that a special stage writes under the name of its own that each process of it has.
+	Named bool
+	// Aside says that the flow does without it: the page's picture leaves it out.
+	Aside bool
 	// Optional says whether the stage is part of --stage all; nil for always.
 	Optional func(c *Config) bool
 	// New makes the stage; Run starts it.
@@ -75,7 +82,8 @@ var Flow = []Stage{
 			if err != nil {
 				return nil, err
 			}
-			return a.processor(s, core)
+			meter, err := emitter.NewMeter(a.Runtime.Registry)
+			return a.processor(s, core, meter, err)
 		},
 	},
 	{
@@ -108,7 +116,7 @@ var Flow = []Stage{
 			}
 			directory := inference.NewDirectory(home, a.Config.Frozen, a.uses(), a.Runtime.Log)
 			directory.Renderer = a.Config.Model.Renderer
-			server, err := envserver.New(a.Runtime, a.Config.EnvServer, envs, directory, a.teachers())
+			server, err := a.newEnvServer(envs, directory)
 			if err == nil && a.measures != nil {
 				server.Only(a.measures.Plays, a.measures.Announce)
 			}
@@ -121,7 +129,8 @@ var Flow = []Stage{
 		Writes: []string{pipeline.TopicSamples, pipeline.TopicRequests},
 		Proof:  []string{pipeline.TopicSamples},
 		New: func(a *App, s Stage) (Runner, error) {
-			return a.processor(s, scorer.New(a.Config.Run, a.Config.Scorer, a.Config.Emitter.MaxAttempts))
+			meter, err := scorer.NewMeter(a.Runtime.Registry)
+			return a.processor(s, scorer.New(a.Config.Run, a.Config.Scorer, a.Config.Emitter.MaxAttempts), meter, err)
 		},
 	},
 	{
@@ -131,7 +140,8 @@ var Flow = []Stage{
 		Writes:             []string{pipeline.TopicBatches, pipeline.TopicOutcomes, pipeline.TopicRequests, pipeline.TopicMetrics},
 		Proof:              []string{pipeline.TopicBatches},
 		New: func(a *App, s Stage) (Runner, error) {
-			return a.processor(s, packer.New(a.Config.Run, a.Config.Packer))
+			meter, err := packer.NewMeter(a.Runtime.Registry, slices.Sorted(maps.Keys(a.Config.Envs)))
+			return a.processor(s, packer.New(a.Config.Run, a.Config.Packer), meter, err)
 		},
 	},
 	{
@@ -154,7 +164,8 @@ var Flow = []Stage{
 			if err != nil {
 				return nil, err
 			}
-			return a.processor(s, core)
+			meter, err := eval.NewMeter(a.Runtime.Registry)
+			return a.processor(s, core, meter, err)
 		},
 	},
 	{
@@ -176,10 +187,32 @@ var Flow = []Stage{
 		},
 	},
 	{
-		Name: ui.Name, Does: "shows the run to people", Kind: Special, Key: "as many as one likes",
+		Name: ui.Name, Does: "shows the run to people", Kind: Special, Key: "as many as one likes", Aside: true,
 		Tables:   ui.Topics(AllTasks),
 		Optional: func(c *Config) bool { return c.UI.Enabled },
 		New:      func(a *App, s Stage) (Runner, error) { return a.page(ui.Options{Live: true}) },
+	},
+	{
+		Name: board.Name, Does: "writes the curves as TensorBoard's event files", Kind: Special, Key: "one is enough", Aside: true,
+		Tables:   board.Topics,
+		Optional: func(c *Config) bool { return c.Board.Enabled },
+		New:      func(a *App, s Stage) (Runner, error) { return a.board() },
+	},
+	{
+		Name: export.Name, Does: "makes conversations to train on of the best rollouts", Kind: Special, Key: "folder", Aside: true,
+		Tables: []string{
+			pipeline.TopicTraces, pipeline.TopicEvalTraces, pipeline.TopicOutcomes, pipeline.TopicEnvs, pipeline.TopicPolicies,
+		},
+		Optional: func(*Config) bool { return false }, // each export has its own selection
+		New:      func(a *App, s Stage) (Runner, error) { return a.exporter() },
+	},
+	{
+		Name: trainer.Shadow, Does: "trains the same batches with settings of its own, and publishes nothing", Kind: Special, Key: "name", Aside: true, Named: true,
+		Reads:    []string{pipeline.TopicBatches},
+		Tables:   []string{pipeline.TopicPolicies, pipeline.TopicMetrics},
+		Writes:   []string{pipeline.TopicMetrics},
+		Optional: func(*Config) bool { return false }, // its settings of [trainer] are not the run's
+		New:      func(a *App, s Stage) (Runner, error) { return a.shadow() },
 	},
 }
 
@@ -208,12 +241,15 @@ func Find(name string) (Stage, error) {
 		}
 		names = append(names, s.Name)
 	}
-	return Stage{}, fmt.Errorf("no stage %q; there are all, broker, setup, audit, replay, %s", name, strings.Join(names, ", "))
+	return Stage{}, fmt.Errorf("no stage %q; there are all, broker, setup, audit, top, replay, %s", name, strings.Join(names, ", "))
 }
 
-// processor makes the shell of a core from its row.
-func (a *App) processor(s Stage, core func(int32, []byte) (pipeline.Core, error)) (Runner, error) {
+// processor makes the shell of a core from its row; err is that of the making of the meter.
+func (a *App) processor(s Stage, core func(int32, []byte) (pipeline.Core, error), meter pipeline.Meter, err error) (Runner, error) {
+	if err != nil {
+		return nil, err
+	}
 	return pipeline.NewProcessor(a.Runtime, pipeline.ProcessorConfig{
-		Stage: s.Name, Inputs: s.Reads, Tables: s.Tables, Proof: s.Proof, New: core, TransactionTimeout: s.TransactionTimeout,
+		Stage: s.Name, Inputs: s.Reads, Tables: s.Tables, Proof: s.Proof, New: core, Meter: meter, TransactionTimeout: s.TransactionTimeout,
 	})
 }

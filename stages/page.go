@@ -10,11 +10,11 @@ import (
 	"github.com/prl-project/prl/stages/ui/flow"
 )
 
-// picture is the flow as the page draws it: all but the page itself.
+// picture is the flow as the page draws it: without the page itself and what else only reads the run for somebody.
 func picture() []flow.Stage {
 	var list []flow.Stage
 	for _, s := range Flow {
-		if s.Name != ui.Name {
+		if !s.Aside {
 			list = append(list, flow.Stage{Name: s.Name, Does: s.Does, Reads: s.Reads, Tables: s.Tables, Writes: s.Writes})
 		}
 	}

@@ -12,26 +12,27 @@ import (
 
 var update = flag.Bool("update", false, "write the README's derived parts anew")
 
-// TestREADME holds the parts of the README that repeat something else to what they repeat: the table of stages, the
-// questions in SQL, the example environment. `make generate` writes them anew.
+// TestREADME holds the parts of READMEs that repeat something else to what they repeat: the table of stages, a question in
+// SQL, the example environment. `make generate` writes them anew.
 func TestREADME(t *testing.T) {
-	const path = "../README.md"
-	readme := read(t, path)
-	want := readme
-	want = replace(t, want, "stages", stageTable())
-	for _, q := range []string{"reward_by_step", "never_solved", "dropped"} {
-		want = replace(t, want, "sql "+q, "```sql\n"+withoutComments(read(t, "../deploy/duckdb/"+q+".sql"))+"```")
-	}
 	example, _, _ := strings.Cut(read(t, "envserver/env/example_test.go"), "// A complete environment")
-	want = replace(t, want, "environment", "```go\n"+strings.Replace(strings.TrimSpace(example), "package env_test", "package sums", 1)+"\n```")
-	if want == readme {
-		return
-	}
-	if !*update {
-		t.Fatal("README.md is behind what it repeats: make generate")
-	}
-	if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-		t.Fatal(err)
+	const question = "reward_by_step"
+	for _, part := range []struct{ path, name, text string }{
+		{"../README.md", "stages", stageTable()},
+		{"../README.md", "sql " + question, "```sql\n" + withoutComments(read(t, "../deploy/duckdb/"+question+".sql")) + "```"},
+		{"envserver/README.md", "environment", "```go\n" + strings.Replace(strings.TrimSpace(example), "package env_test", "package sums", 1) + "\n```"},
+	} {
+		readme := read(t, part.path)
+		want := replace(t, readme, part.name, part.text)
+		if want == readme {
+			continue
+		}
+		if !*update {
+			t.Fatalf("%s is behind what it repeats (%s): make generate", part.path, part.name)
+		}
+		if err := os.WriteFile(part.path, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -51,7 +52,7 @@ func replace(t *testing.T, s, name, text string) string {
 	before, rest, ok := strings.Cut(s, "<!-- "+name+" -->\n")
 	_, after, closed := strings.Cut(rest, "<!-- /"+word+" -->")
 	if !ok || !closed {
-		t.Fatalf("README.md has no marks for %q", name)
+		t.Fatalf("a README has no marks for %q", name)
 	}
 	return before + "<!-- " + name + " -->\n" + text + "\n<!-- /" + word + " -->" + after
 }

@@ -21,15 +21,24 @@ func RecordedConfig(dir, run string) string {
 	return path
 }
 
-// record writes the settings down for whoever looks at the run later.
-func (c *Config) record() (err error) {
+// text is the settings as TOML, without secrets.
+func (c *Config) text() ([]byte, error) {
 	own := *c
 	if dir, err := filepath.Abs(c.RunDir()); err == nil && own.Sink.Dir == filepath.Join(dir, "parquet") {
 		own.Sink.Dir = "" // it moves with the run's folder
 	}
 	text, err := toml.Marshal(own)
 	if err != nil {
-		return fmt.Errorf("write down the settings: %w", err)
+		return nil, fmt.Errorf("write down the settings: %w", err)
+	}
+	return text, nil
+}
+
+// record writes the settings down for whoever looks at the run later.
+func (c *Config) record() (err error) {
+	text, err := c.text()
+	if err != nil {
+		return err
 	}
 	f, err := os.CreateTemp(c.RunDir(), "."+recordedName)
 	if err != nil {

@@ -199,8 +199,11 @@ func (a *App) rescorers(ctx context.Context, src replay.Source) (func(name strin
 }
 
 // progress shows a bar; end leaves it.
-func (r Replay) progress() (show replay.Progress, end func()) {
-	bar := progress.NewPrinter(r.Bar)
+func (r Replay) progress() (show replay.Progress, end func()) { return showing(r.Bar) }
+
+// showing shows a bar; end leaves it.
+func showing(out io.Writer) (show func(what string, done, total int64), end func()) {
+	bar := progress.NewPrinter(out)
 	return func(what string, done, total int64) {
 		bar.ShowBar(progress.Bar{Done: int(done), Total: int(total), Note: what}, time.Now())
 	}, bar.Close
@@ -259,6 +262,15 @@ func (a *App) take(ctx context.Context, out io.Writer, topics []string, make fun
 	if err := a.write(ctx, out, topics, make); err != nil {
 		return err
 	}
+	if err := a.WriteFiles(ctx); err != nil {
+		return err
+	}
+	fmt.Fprint(out, a.query())
+	return nil
+}
+
+// WriteFiles writes what there is in the topics to the Parquet files of the run.
+func (a *App) WriteFiles(ctx context.Context) error {
 	s, err := sink.New(a.Runtime, a.Config.Sink)
 	if err != nil {
 		return err
@@ -268,7 +280,6 @@ func (a *App) take(ctx context.Context, out io.Writer, topics []string, make fun
 	if err := s.Run(written); err != nil {
 		return fmt.Errorf("write the Parquet files of run %s: %w", a.Config.Run.Name, err)
 	}
-	fmt.Fprint(out, a.query())
 	return nil
 }
 

@@ -7,6 +7,8 @@ import (
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/stages/eval"
+	"github.com/prl-project/prl/stages/top"
+	"github.com/prl-project/prl/stages/ui"
 )
 
 // SetupName is the name under which operators make a run's topics, where its stages may not.
@@ -19,6 +21,9 @@ func (s Stage) Rights(run string) []pipeline.Right {
 	if s.Kind != Special { // the shell: state of its cores, input that could not be read
 		writes = append(slices.Clone(writes), pipeline.TopicState, pipeline.TopicDLQ)
 		reads = append(reads, pipeline.TopicState)
+	}
+	if s.Name != ui.Name && !slices.Contains(writes, pipeline.TopicMetrics) { // its faults
+		writes = append(slices.Clone(writes), pipeline.TopicMetrics)
 	}
 	var list []pipeline.Right
 	add := func(operation string, topics []string) {
@@ -56,6 +61,10 @@ func (s Stage) Rights(run string) []pipeline.Right {
 		id := pipeline.WriteTransactionalID(name + ".")
 		id.Prefix = true
 		list = append(list, group, id)
+	case s.Named:
+		id := pipeline.WriteTransactionalID(name + ".")
+		id.Prefix = true
+		list = append(list, id)
 	case len(s.Writes) > 0: // the trainer: one at a time, under one id
 		list = append(list, pipeline.WriteTransactionalID(name))
 	}
@@ -109,6 +118,7 @@ func ACLs(run string) string {
 	write(SetupName, SetupRights(run))
 	write(AuditName, AuditRights(run))
 	write(eval.ByHandName, EvalByHandRights(run))
+	write(top.Name, TopRights(run))
 	for _, s := range Flow {
 		write(s.Name, s.Rights(run))
 	}

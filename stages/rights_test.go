@@ -46,6 +46,7 @@ func TestRightsAreLeast(t *testing.T) {
 		"Create demo.":                  nil,
 		"IdempotentWrite kafka-cluster": {"envserver"},
 		"Write demo.trainer":            {"trainer"},
+		"Write demo.shadow.":            {"shadow"},
 		"Write demo.scorer.":            {"scorer"},
 		"Read demo.scorer":              {"scorer"},
 		"Read demo.envserver.":          {"envserver"},

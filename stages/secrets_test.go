@@ -77,10 +77,10 @@ func TestNoSecretIsShown(t *testing.T) {
 
 // TestREADMESecurity loads the section that the README shows.
 func TestREADMESecurity(t *testing.T) {
-	_, rest, _ := strings.Cut(read(t, "../README.md"), "<!-- kafka -->\n```toml\n")
+	_, rest, _ := strings.Cut(read(t, "../deploy/kafka/README.md"), "<!-- kafka -->\n```toml\n")
 	section, _, ok := strings.Cut(rest, "```\n<!-- /kafka -->")
 	if !ok {
-		t.Fatal("README.md shows no section [kafka]")
+		t.Fatal("deploy/kafka/README.md shows no section [kafka]")
 	}
 	file := filepath.Join(t.TempDir(), "run.toml")
 	if err := os.WriteFile(file, []byte(section), 0o600); err != nil {

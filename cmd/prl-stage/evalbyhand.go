@@ -17,12 +17,12 @@ import (
 
 // evalFlags are those of --stage eval by hand.
 type evalFlags struct {
-	Suite       string   `help:"Section [evals.<name>] with the settings of the eval." placeholder:"NAME" group:"An eval by hand (--stage eval --env NAME):"`
-	Policy      string   `help:"What is measured: latest, the number of a policy version, or the name of a section [frozen.<name>]." default:"latest" group:"An eval by hand (--stage eval --env NAME):"`
-	Examples    *int     `help:"Held-out tasks that are played." placeholder:"N" group:"An eval by hand (--stage eval --env NAME):"`
-	K           *int     `help:"Rollouts of each." placeholder:"N" group:"An eval by hand (--stage eval --env NAME):"`
-	Temperature *float64 `help:"Of sampling; 0 is greedy." placeholder:"T" group:"An eval by hand (--stage eval --env NAME):"`
-	Resume      string   `help:"Go on with an eval by hand: its id, or last. Only what is missing or failed is played." placeholder:"ID" group:"An eval by hand (--stage eval --env NAME):"`
+	Suite       string   `help:"Section [evals.<name>] with the settings of the eval." placeholder:"NAME" group:"An eval by hand (--stage eval --env NAME):" for:"eval replay"`
+	Policy      string   `help:"What is measured: latest, the number of a policy version, or the name of a section [frozen.<name>]." default:"latest" group:"An eval by hand (--stage eval --env NAME):" for:"eval replay"`
+	Examples    *int     `help:"Held-out tasks that are played." placeholder:"N" group:"An eval by hand (--stage eval --env NAME):" for:"eval"`
+	K           *int     `help:"Rollouts of each." placeholder:"N" group:"An eval by hand (--stage eval --env NAME):" for:"eval replay"`
+	Temperature *float64 `help:"Of sampling; 0 is greedy." placeholder:"T" group:"An eval by hand (--stage eval --env NAME):" for:"eval replay envserver"`
+	Resume      string   `help:"Go on with an eval by hand: its id, or last. Only what is missing or failed is played." placeholder:"ID" group:"An eval by hand (--stage eval --env NAME):" for:"eval replay"`
 }
 
 // byHand reports whether an eval is to be run by hand, rather than the stage of a distributed run.
@@ -56,14 +56,14 @@ func evalByHand(ctx context.Context, f flags, cfg *stages.Config) error {
 	if len(f.Env) > 0 {
 		h.Env = f.Env[0]
 	}
-	log := logger(f, slog.LevelWarn)
+	log := logger(cfg, slog.LevelWarn)
 	work := func(ctx context.Context, brokers []string, instance string) (err error) {
 		app, err := stages.NewApp(cfg, brokers, instance, log)
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, app.Close()) }()
-		return app.RunEvalByHand(ctx, os.Stdout, h)
+		return app.RunEvalByHand(ctx, stdout(), h)
 	}
 	if cfg.Brokers[0] != stages.Embedded {
 		return work(ctx, cfg.Brokers, eval.ByHandName)
@@ -136,7 +136,7 @@ func awaitEnd(ctx context.Context, dir string) error {
 			return err
 		}
 		if addr == "" {
-			fmt.Println("The run has ended or was stopped, and its servers with it.")
+			fmt.Fprintln(stdout(), "The run has ended or was stopped, and its servers with it.")
 			return nil
 		}
 	}

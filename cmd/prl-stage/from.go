@@ -45,11 +45,12 @@ func readOrigin(ctx context.Context, f flags, cfg *stages.Config, origin *stages
 		return fmt.Errorf("--from %s: the weights of that run are not here: %w", f.From, err)
 	}
 	work := func(ctx context.Context, brokers []string) (err error) {
-		app, err := stages.NewApp(&other, brokers, stages.SetupName, logger(f, slog.LevelWarn))
+		app, err := stages.NewApp(&other, brokers, stages.SetupName, logger(cfg, slog.LevelWarn))
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, app.Close()) }()
+		defer stages.Doing(stderr(), fmt.Sprintf("reads %s, where run %s begins", f.From, cfg.Run.Name))()
 		return origin.Read(ctx, app)
 	}
 	if cfg.Brokers[0] != stages.Embedded {

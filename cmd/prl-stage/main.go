@@ -13,62 +13,54 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/alecthomas/kong"
-
 	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/pipeline/logs"
 	"github.com/prl-project/prl/stages"
 	"github.com/prl-project/prl/stages/broker"
+	"github.com/prl-project/prl/stages/export"
+	"github.com/prl-project/prl/stages/top"
 	"github.com/prl-project/prl/stages/ui"
 )
 
-const description = `prl trains language models with reinforcement learning: every hop is a Kafka topic, every stage can be killed at any time, every rollout can be asked with SQL.
-
-Stages: all (everything here, with an embedded broker), broker, emitter, envserver, inference, scorer, packer, trainer, eval, sink, cleanup, ui, setup, audit, replay.
-
-  prl-stage --stage all --config configs/demo.toml
-  prl-stage --stage envserver --env wordle
-  prl-stage --stage envserver --env wordle --play    lets you play it here, without a broker
-  prl-stage --stage envserver --env wordle --try 20 --url http://localhost:8000    lets a model play it, behind any OpenAI-compatible server
-  prl-stage --stage envserver --env wordle --serve http://127.0.0.1:8000    offers it to clients of OpenEnv, or with zmq:// to those of verifiers
-  prl-stage --stage trainer
-  prl-stage --stage inference --backend vllm --url http://localhost:8100    gives a vLLM server the weights and asks it
-  prl-stage --stage eval --env wordle --policy latest    measures one policy version now
-  prl-stage --stage setup      makes the topics of a run and ends, for stages that may not (deploy/kafka/acls.csv)
-  prl-stage --stage replay --run demo --topic traces     looks at what a run has recorded under other settings
-  prl-stage --stage ui --run demo    the page of a run: live while it runs, from its files afterwards
-  prl-stage --stage audit      holds what a run has left behind to what must always hold; exits with 1 if it does not
-
-Settings come from --config, then from variables PRL__SECTION__KEY, then from --set, each over the ones before.`
-
 type flags struct {
-	Stage     string   `required:"" help:"Stage to run." placeholder:"NAME"`
-	Config    string   `help:"TOML file with the settings; default for all, audit, replay and evals by hand: those the run was last started with." type:"existingfile" placeholder:"FILE"`
-	Set       []string `help:"One setting over those of the file, e.g. run.max_steps=10." placeholder:"KEY=VALUE" sep:"none"`
-	Run       string   `help:"Name of the run (run.name)." placeholder:"NAME"`
-	From      string   `help:"Begin the run with a policy version of another one (--stage all, setup)." placeholder:"RUN@VERSION"`
-	Brokers   []string `help:"Bootstrap addresses of Kafka, or: embedded." placeholder:"HOST:PORT"`
-	Env       []string `help:"Environment that --stage envserver serves (may be repeated), or that --stage eval measures by hand; python:MODULE:CLASS for a class in Python." placeholder:"NAME"`
-	Backend   string   `help:"What samples (inference.backend): native, vllm, sglang or openai." placeholder:"NAME"`
-	URL       []string `help:"Root of a server of the backend (inference.urls; may be repeated), or the server that --try asks." placeholder:"URL" sep:"none"`
-	Instance  string   `help:"Name of this process that survives restarts; default: host name and the first free number." placeholder:"NAME"`
-	Leave     bool     `help:"Give the partitions up for good at the end (scaling down), instead of keeping them for a restart."`
-	Fresh     bool     `help:"Throw away what an earlier run of this name left (embedded broker only)."`
-	Telemetry *string  `help:"Address of /metrics, /healthz and /readyz; empty for none." placeholder:"HOST:PORT"`
-	LogLevel  string   `help:"debug, info, warn or error." enum:"debug,info,warn,error,default" default:"default"`
-	Child     bool     `hidden:"" help:"The broker ends with the process that started it."`
+	Stage     string   `help:"Stage to run." placeholder:"NAME" for:"*"`
+	Config    string   `help:"TOML file with the settings; default for all, audit, replay and evals by hand: those the run was last started with." type:"existingfile" placeholder:"FILE" for:"*"`
+	Set       []string `help:"One setting over those of the file, e.g. run.max_steps=10." placeholder:"KEY=VALUE" sep:"none" for:"*"`
+	Runs      []string `name:"run" help:"Name of the run (run.name); repeated, --stage envserver or inference serves several." placeholder:"NAME" sep:"none" for:"*"`
+	Run       string   `kong:"-"` // the one of --run
+	From      string   `help:"Begin the run with a policy version of another one (--stage all, setup)." placeholder:"RUN@VERSION" for:"all setup"`
+	Brokers   []string `help:"Bootstrap addresses of Kafka, or: embedded." placeholder:"HOST:PORT" for:"*"`
+	Env       []string `help:"Environment that --stage envserver serves (may be repeated), or that --stage eval measures by hand, or whose rollouts --stage export takes; python:MODULE:CLASS for a class in Python." placeholder:"NAME" for:"envserver eval replay export"`
+	Backend   string   `help:"What samples (inference.backend): native, vllm, sglang or openai." placeholder:"NAME" for:"all inference envserver eval"`
+	URL       []string `help:"Root of a server of the backend (inference.urls; may be repeated), or the server that --try asks." placeholder:"URL" sep:"none" for:"all inference envserver"`
+	Instance  string   `help:"Name of this process that survives restarts; default: host name and the first free number." placeholder:"NAME" for:"flow all"`
+	Leave     bool     `help:"Give the partitions up for good at the end (scaling down), instead of keeping them for a restart." for:"flow"`
+	Fresh     bool     `help:"Throw away what an earlier run of this name left (embedded broker only)." for:"all"`
+	Telemetry *string  `help:"Address of /metrics, /healthz and /readyz; empty for none." placeholder:"HOST:PORT" for:"*"`
+	Help      help     `short:"h" help:"Show this; with --stage NAME all about that stage." for:"*"`
+	ProbeEnv  bool     `hidden:"" help:"Open the environment on the input, make a task and say so (a child of --dry-run)." for:"envserver"`
+	Child     bool     `hidden:"" help:"The broker ends with the process that started it." for:"broker"`
 
+	Log     logFlags     `embed:""`
+	Ask     askFlags     `embed:""`
 	Trainer trainerFlags `embed:""`
 	Eval    evalFlags    `embed:""`
 	Replay  replayFlags  `embed:""`
+	Fanout  fanoutFlags  `embed:""`
 	Try     tryFlags     `embed:""`
 	Serve   serveFlags   `embed:""`
+	Top     topFlags     `embed:""`
 }
 
 func main() {
 	var f flags
-	kong.Parse(&f, kong.Name("prl-stage"), kong.Description(description), kong.UsageOnError())
+	parse(&f, os.Args[1:])
+	if f.Ask.any() {
+		f.Ask.answer()
+		return
+	}
 	if err := run(f); err != nil {
-		fmt.Fprintln(os.Stderr, "prl-stage:", err)
+		fmt.Fprintln(os.Stderr, "prl-stage:", logs.Plain(err.Error()))
 		os.Exit(1)
 	}
 }
@@ -80,7 +72,10 @@ func run(f flags) error {
 		<-ctx.Done()
 		stop()
 	}()
-	err := errors.Join(f.checkTry(), f.checkServe())
+	if f.ProbeEnv {
+		return stages.ProbeEnv(os.Stdin, os.Stdout)
+	}
+	err := errors.Join(f.takeRuns(), f.checkTry(), f.checkServe(), f.checkTop())
 	if err != nil {
 		return err
 	}
@@ -91,17 +86,27 @@ func run(f flags) error {
 	if err != nil {
 		return err
 	}
+	if f.fleet(cfg) {
+		stage, err := stages.Find(f.Stage)
+		if err != nil {
+			return err
+		}
+		return runFleet(ctx, f, stage)
+	}
 	if f.Env, err = named(f.Env, cfg); err != nil {
 		return err
 	}
 	if f.Fresh && f.Stage != "all" {
 		return fmt.Errorf("--fresh is for --stage all; here choose another --run")
 	}
-	if err := errors.Join(f.checkEval(), f.checkReplay(), f.checkRanks(cfg)); err != nil {
+	if err := errors.Join(f.checkEval(), f.checkReplay(), f.checkRanks(cfg), f.checkFanout(cfg)); err != nil {
 		return err
 	}
 	if f.From != "" && f.Stage != "all" && f.Stage != stages.SetupName {
 		return fmt.Errorf("--from is for --stage all, and for --stage setup of a distributed run")
+	}
+	if f.Replay.DryRun && f.Stage != stages.ReplayName {
+		return dryRun(ctx, f, cfg, os.Stdout)
 	}
 	if f.Stage == "broker" {
 		return serveBroker(ctx, f, cfg)
@@ -126,6 +131,12 @@ func run(f flags) error {
 	}
 	if f.Stage == ui.Name && cfg.Brokers[0] == stages.Embedded {
 		return showRun(ctx, f, cfg)
+	}
+	if f.fansOut() && (cfg.Brokers[0] == stages.Embedded || f.Stage == export.Name) {
+		return fanOut(ctx, f, cfg)
+	}
+	if f.Stage == top.Name {
+		return topRun(ctx, f, cfg)
 	}
 	stage, err := stages.Find(f.Stage)
 	if err != nil && f.Stage != stages.SetupName {
@@ -155,7 +166,16 @@ func configure(f flags) (*stages.Config, error) { return configureOver(f, stages
 
 // configureOver puts what the flags say over the settings of cfg.
 func configureOver(f flags, cfg *stages.Config) (*stages.Config, error) {
+	if err := pipeline.LoadConfig(f.Config, os.Environ(), f.sets(), cfg); err != nil {
+		return nil, err
+	}
+	return cfg, nil
+}
+
+// sets are the settings that the flags are.
+func (f flags) sets() []string {
 	sets := append(slices.Clip(f.Set), f.Trainer.sets()...)
+	sets = append(sets, f.Fanout.sets(f.Stage, f.Env, f.Replay.FromVersion, f.Replay.ToVersion)...)
 	if f.Run != "" {
 		sets = append(sets, fmt.Sprintf("run.name=%q", f.Run))
 	}
@@ -175,23 +195,11 @@ func configureOver(f flags, cfg *stages.Config) (*stages.Config, error) {
 			sets = append(sets, key+"=["+strings.Join(quoted, ",")+"]")
 		}
 	}
+	sets = append(sets, f.Log.sets()...)
 	if f.Telemetry != nil {
 		sets = append(sets, fmt.Sprintf("telemetry=%q", *f.Telemetry))
 	}
-	if err := pipeline.LoadConfig(f.Config, os.Environ(), sets, cfg); err != nil {
-		return nil, err
-	}
-	return cfg, nil
-}
-
-func logger(f flags, usual slog.Level) *slog.Logger {
-	level := usual
-	if f.LogLevel != "default" {
-		if err := level.UnmarshalText([]byte(f.LogLevel)); err != nil {
-			level = usual
-		}
-	}
-	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	return sets
 }
 
 // brokerDir holds the data of the run's embedded broker.
@@ -203,11 +211,10 @@ func serveBroker(ctx context.Context, f flags, cfg *stages.Config) error {
 		ctx = broker.WithParent(context.WithoutCancel(ctx))
 		ready = broker.AnnounceReady
 	}
-	return broker.Serve(ctx, brokerDir(cfg), cfg.Broker, logger(f, slog.LevelInfo), ready)
+	return broker.Serve(ctx, brokerDir(cfg), cfg.Broker, logger(cfg, slog.LevelInfo), ready)
 }
 
 func runAll(ctx context.Context, f flags, cfg *stages.Config) error {
-	log := logger(f, slog.LevelWarn)
 	instance := f.Instance
 	if instance == "" {
 		instance = "all"
@@ -217,11 +224,12 @@ func runAll(ctx context.Context, f flags, cfg *stages.Config) error {
 		return err
 	}
 	work := func(ctx context.Context, brokers []string) error {
+		log := stageLogger(cfg, slog.LevelWarn, allName, instance) // --fresh has removed the folder by now
 		return withApp(ctx, f, cfg, brokers, instance, log, nil, func(ctx context.Context, a *stages.App) error {
 			if err := begin(ctx, f, cfg, a, origin); err != nil {
 				return err
 			}
-			return a.RunAll(ctx, os.Stdout)
+			return a.RunAll(ctx, stdout())
 		})
 	}
 	if cfg.Brokers[0] == stages.Embedded {
@@ -239,12 +247,12 @@ func auditRun(ctx context.Context, f flags, cfg *stages.Config) error {
 		return fmt.Errorf("audit run %s: its weights and Parquet files are not here: %w", cfg.Run.Name, err)
 	}
 	work := func(ctx context.Context, brokers []string) (err error) {
-		app, err := stages.NewApp(cfg, brokers, stages.AuditName, logger(f, slog.LevelWarn))
+		app, err := stages.NewApp(cfg, brokers, stages.AuditName, logger(cfg, slog.LevelWarn))
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, app.Close()) }()
-		report, err := app.Audit(ctx)
+		report, err := app.AuditShown(ctx, stderr())
 		if err != nil {
 			return err
 		}
@@ -291,7 +299,7 @@ func withBroker(ctx context.Context, f flags, cfg *stages.Config, work func(ctx 
 }
 
 func runOne(ctx context.Context, f flags, cfg *stages.Config, stage stages.Stage) error {
-	log := logger(f, slog.LevelInfo)
+	log := logger(cfg, slog.LevelInfo)
 	instance := f.Instance
 	if instance == "" {
 		name, release, err := pipeline.ClaimInstance(filepath.Join(cfg.RunDir(), "locks"), stage.Name)
@@ -305,14 +313,15 @@ func runOne(ctx context.Context, f flags, cfg *stages.Config, stage stages.Stage
 		}()
 		instance = name
 	}
-	log = log.With("instance", instance)
+	log = stageLogger(cfg, slog.LevelInfo, stage.Name, instance)
 	return withApp(ctx, f, cfg, cfg.Brokers, instance, log, []stages.Stage{stage}, func(ctx context.Context, a *stages.App) error {
-		runner, err := stage.New(a, stage)
+		runner, err := a.Make(stage)
 		if err != nil {
 			return err
 		}
-		log.Info("stage runs", "stage", stage.Name, "run", cfg.Run.Name, "brokers", cfg.Brokers)
-		return runner.Run(ctx)
+		a.Runtime.Log.Info("stage runs", "stage", stage.Name, "brokers", cfg.Brokers)
+		defer a.ShowStage(stage, stderr())()
+		return a.RunStage(ctx, stage, runner)
 	})
 }
 
@@ -323,7 +332,7 @@ func setUp(ctx context.Context, f flags, cfg *stages.Config) error {
 	if err != nil {
 		return err
 	}
-	return withApp(ctx, f, cfg, cfg.Brokers, stages.SetupName, logger(f, slog.LevelInfo), nil, func(ctx context.Context, a *stages.App) error {
+	return withApp(ctx, f, cfg, cfg.Brokers, stages.SetupName, logger(cfg, slog.LevelInfo), nil, func(ctx context.Context, a *stages.App) error {
 		if err := begin(ctx, f, cfg, a, origin); err != nil {
 			return err
 		}
@@ -344,6 +353,7 @@ func withApp(ctx context.Context, f flags, cfg *stages.Config, brokers []string,
 		if ctx.Err() != nil && len(run) > 0 {
 			return nil // a stage that is stopped before it began
 		}
+		app.RefusedAtStart(ctx, err, run...)
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -354,7 +364,7 @@ func withApp(ctx context.Context, f flags, cfg *stages.Config, brokers []string,
 			served <- nil
 			return
 		}
-		err := pipeline.ServeTelemetry(ctx, cfg.Telemetry, app.Registry, app.Runtime.Health, log)
+		err := pipeline.ServeTelemetry(ctx, cfg.Telemetry, cfg.TelemetryPprof, app.Registry, app.Runtime.Health, log)
 		if err != nil {
 			cancel(err)
 		}

@@ -21,7 +21,7 @@ func showRun(ctx context.Context, f flags, cfg *stages.Config) (err error) {
 	if err != nil {
 		return err
 	}
-	app, err := stages.NewApp(cfg, []string{addr}, ui.Name, logger(f, slog.LevelWarn))
+	app, err := stages.NewApp(cfg, []string{addr}, ui.Name, logger(cfg, slog.LevelWarn))
 	if err != nil {
 		return err
 	}

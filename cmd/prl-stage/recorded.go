@@ -10,13 +10,14 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"github.com/prl-project/prl/stages"
+	"github.com/prl-project/prl/stages/top"
 	"github.com/prl-project/prl/stages/ui"
 )
 
 // recorded is the file with the settings that the run was last started with, for those who look at a run or go on with it
 // and name no --config; empty where there is none. Who looks at a run of this machine that is not there is told which are.
 func (f flags) recorded() (string, error) {
-	looks := f.Stage == stages.AuditName || f.Stage == stages.ReplayName || f.Stage == ui.Name || f.byHand()
+	looks := f.Stage == stages.AuditName || f.Stage == stages.ReplayName || f.Stage == ui.Name || f.Stage == top.Name || f.fansOut() || f.byHand()
 	if f.Config != "" || f.Stage != "all" && !looks {
 		return f.Config, nil
 	}

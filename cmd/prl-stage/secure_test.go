@@ -192,6 +192,7 @@ func TestSecured(t *testing.T) {
 	t.Run("clients", func(t *testing.T) { testClients(t, s) })
 	t.Run("stages", func(t *testing.T) { testOwnRights(t, s, run) })
 	t.Run("denied", func(t *testing.T) { testDenied(t, s) })
+	t.Run("dry run", func(t *testing.T) { testDryRun(t, s, run) })
 }
 
 // testClients connects in every way there is, and in ways that must fail, at once and clearly.
@@ -283,7 +284,8 @@ func testOwnRights(t *testing.T, s *secured, run string) {
 	processes := map[string]*process{"inference": inference}
 	for _, stage := range stages.Flow {
 		if stage.Name != "inference" && stage.Name != "cleanup" {
-			processes[stage.Name] = start(stage.Name, "envserver.model_url="+url, "evals.catch.interval=3")
+			processes[stage.Name] = start(stage.Name, "envserver.model_url="+url, "evals.catch.interval=3",
+				"shadow.name=beside", "export.follow=true", `export.formats=["jsonl"]`)
 		}
 	}
 	processes["trainer"].ended(t, runDeadline) // it has published the final version

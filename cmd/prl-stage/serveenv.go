@@ -24,11 +24,11 @@ import (
 
 // serveFlags are those of an environment that is offered to programs of other frameworks.
 type serveFlags struct {
-	Serve     string         `help:"Offer the environment to programs of other frameworks: http://HOST:PORT to clients of OpenEnv, zmq://HOST:PORT to those of verifiers 0.4.0 and 0.1.14, zmq://HOST:PORT?wire=0.2.1 to those of 0.2.1. Port 0 takes a free one." placeholder:"URL" group:"One environment for other programs, without a broker (--stage envserver --env NAME):"`
-	Sessions  *int           `help:"Sessions, or rollouts, at once (256)." placeholder:"N" group:"One environment for other programs, without a broker (--stage envserver --env NAME):"`
-	Idle      *time.Duration `help:"Close a session of OpenEnv that has been without a request for so long (30m)." placeholder:"DURATION" group:"One environment for other programs, without a broker (--stage envserver --env NAME):"`
-	Models    []string       `help:"Server of a model that clients of verifiers may have asked (may be repeated), and the variable of this process's environment that they may have sent there as its key. Default: any server, no variable; to be given where other machines reach the port." placeholder:"URL[=VARIABLE]" sep:"none" group:"One environment for other programs, without a broker (--stage envserver --env NAME):"`
-	Tokenizer string         `help:"Folder with the model's tokenizer.json, for clients of verifiers that train." type:"existingdir" placeholder:"FOLDER" group:"One environment for other programs, without a broker (--stage envserver --env NAME):"`
+	Serve     string         `help:"Offer the environment to programs of other frameworks: http://HOST:PORT to clients of OpenEnv, zmq://HOST:PORT to those of verifiers 0.4.0 and 0.1.14, zmq://HOST:PORT?wire=0.2.1 to those of 0.2.1. Port 0 takes a free one." placeholder:"URL" group:"One environment for other programs, without a broker (--stage envserver --env NAME):" for:"envserver"`
+	Sessions  *int           `help:"Sessions, or rollouts, at once (256)." placeholder:"N" group:"One environment for other programs, without a broker (--stage envserver --env NAME):" for:"envserver"`
+	Idle      *time.Duration `help:"Close a session of OpenEnv that has been without a request for so long (30m)." placeholder:"DURATION" group:"One environment for other programs, without a broker (--stage envserver --env NAME):" for:"envserver"`
+	Models    []string       `help:"Server of a model that clients of verifiers may have asked (may be repeated), and the variable of this process's environment that they may have sent there as its key. Default: any server, no variable; to be given where other machines reach the port." placeholder:"URL[=VARIABLE]" sep:"none" group:"One environment for other programs, without a broker (--stage envserver --env NAME):" for:"envserver"`
+	Tokenizer string         `help:"Folder with the model's tokenizer.json, for clients of verifiers that train." type:"existingdir" placeholder:"FOLDER" group:"One environment for other programs, without a broker (--stage envserver --env NAME):" for:"envserver"`
 }
 
 // usualSessions is how many sessions or rollouts there are at once.
@@ -69,7 +69,7 @@ func serveEnv(ctx context.Context, f flags, cfg *stages.Config, out io.Writer) e
 	if err != nil || at.Port() == "" || at.Path != "" && at.Path != "/" || at.User != nil || at.Fragment != "" {
 		return fmt.Errorf("--serve %q: want one such as http://127.0.0.1:8000 or zmq://127.0.0.1:5000", f.Serve.Serve)
 	}
-	s := served{flags: f, cfg: cfg, at: at, sessions: usualSessions, log: logger(f, slog.LevelWarn), out: out}
+	s := served{flags: f, cfg: cfg, at: at, sessions: usualSessions, log: logger(cfg, slog.LevelWarn), out: out}
 	if n := f.Serve.Sessions; n != nil {
 		s.sessions = *n
 	}

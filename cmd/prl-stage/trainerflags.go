@@ -8,10 +8,10 @@ import (
 
 // trainerFlags are settings of the trainer that differ from process to process, or that one likes to try.
 type trainerFlags struct {
-	Learner    string `help:"What trains (trainer.learner): native, torch or null." placeholder:"NAME"`
-	Rank       *int   `help:"Number of this process among the trainers that train together, from 0 (trainer.torch.rank)." placeholder:"N"`
-	WorldSize  *int   `help:"Number of trainers that train together, one per GPU (trainer.torch.world_size)." placeholder:"N"`
-	Rendezvous string `help:"Where they meet: an address of rank 0's machine and a free port there (trainer.torch.rendezvous)." placeholder:"HOST:PORT"`
+	Learner    string `help:"What trains (trainer.learner): native, torch or null." placeholder:"NAME" for:"trainer all shadow"`
+	Rank       *int   `help:"Number of this process among the trainers that train together, from 0 (trainer.torch.rank)." placeholder:"N" for:"trainer all"`
+	WorldSize  *int   `help:"Number of trainers that train together, one per GPU (trainer.torch.world_size)." placeholder:"N" for:"trainer all"`
+	Rendezvous string `help:"Where they meet: an address of rank 0's machine and a free port there (trainer.torch.rendezvous)." placeholder:"HOST:PORT" for:"trainer all"`
 }
 
 // sets are the settings that the flags are.

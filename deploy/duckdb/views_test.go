@@ -126,7 +126,7 @@ func expect(t testing.TB, db *sql.DB, query string, want ...string) {
 
 var views = []string{"traces", "nodes", "sample_groups", "samples", "outcomes", "rollouts", "policies", "evals", "metrics", "tasks", "batches", "dlq"}
 
-var questions = []string{"reward_by_step.sql", "never_solved.sql", "dropped.sql", "stale.sql", "filters.sql"}
+var questions = []string{"reward_by_step.sql", "worse.sql", "never_solved.sql", "always_solved.sql", "dropped.sql", "errors.sql", "length.sql", "time.sql", "collapse.sql", "task.sql", "duplicates.sql", "stale.sql", "filters.sql"}
 
 // Every view answers, with its columns, before there is any record.
 func TestViews_EmptyRun(t *testing.T) {

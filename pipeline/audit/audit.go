@@ -57,6 +57,8 @@ type Config struct {
 	// Injected marks records that no stage wrote, such as a fault harness's: they must be read, refused or ignored
 	// properly, and are held to nothing themselves. Nil for none.
 	Injected func(r *kgo.Record) bool
+	// Progress is told what is looked at, and how many records were read so far; nil for nobody.
+	Progress func(what string, records int)
 }
 
 // An Advantage says how a rollout's advantage follows from the rewards of its group, where the environment does not
@@ -72,18 +74,26 @@ const (
 
 // Run audits a run. The error says that it could not be read; what is wrong with it is in the report.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
-	a := newAuditor(cfg)
+	a, read := newAuditor(cfg), 0
+	tell := func(what string) {
+		if cfg.Progress != nil {
+			cfg.Progress(what, read)
+		}
+	}
 	for _, topic := range topicsOf(cfg.Envs) {
-		if err := readTopic(ctx, cfg, topic, a.add); err != nil {
+		tell(topic)
+		if err := readTopic(ctx, cfg, topic, func(r record) { read++; a.add(r); tell(topic) }); err != nil {
 			return nil, fmt.Errorf("audit: %w", err)
 		}
 	}
 	if cfg.Weights {
+		tell("the blobs")
 		if err := a.checkBlobs(ctx, cfg.Runtime.Blobs); err != nil {
 			return nil, fmt.Errorf("audit: %w", err)
 		}
 	}
 	if cfg.Parquet != "" {
+		tell("the Parquet files")
 		if err := a.readParquet(ctx, cfg.Parquet); err != nil {
 			return nil, fmt.Errorf("audit: %w", err)
 		}

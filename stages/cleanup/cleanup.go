@@ -80,16 +80,15 @@ func New(rt *pipeline.Runtime, cfg Config, sinkDir string, readers map[string][]
 		return nil, err
 	}
 	rt.Health.Set(stage, false)
-	counter := func(name, help string) prometheus.Counter {
-		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "prl_cleanup_" + name + "_total", Help: help})
-		rt.Registry.MustRegister(c)
-		return c
-	}
-	return &Cleanup{
+	in := &pipeline.Instruments{Registry: rt.Registry}
+	counter := func(name, help string) prometheus.Counter { return in.Counter(name, help).WithLabelValues() }
+	c := &Cleanup{
 		rt: rt, cfg: cfg, sinkDir: sinkDir, readers: readers, evals: evals, now: time.Now,
-		records: counter("records", "Records deleted from topics."),
-		blobs:   counter("blobs", "Blobs deleted."), bytes: counter("bytes", "Bytes of the blobs deleted."),
-	}, nil
+		records: counter("prl_cleanup_deleted_records_total", "Records deleted from topics."),
+		blobs:   counter("prl_cleanup_deleted_blobs_total", "Blobs deleted."),
+		bytes:   counter("prl_cleanup_deleted_bytes_total", "Bytes of the blobs deleted."),
+	}
+	return c, in.Err()
 }
 
 // Run makes a pass every [cleanup] every, or a single one where that is 0.

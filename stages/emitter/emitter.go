@@ -61,6 +61,7 @@ type Core struct {
 	version int64          // newest policy version; -1 before the first
 	final   bool           // no step follows it
 	emitted time.Time      // last tick that emitted groups
+	ticked  time.Time      // last tick
 	touched int64          // clock.Ran when State was last said to have changed
 	pcg     *rand.PCG      // part of State
 	clock   schedule.Clock // part of State
@@ -188,6 +189,7 @@ func (c *Core) Produced(refs []pipeline.Ref) { c.tables.Produced(refs) }
 // Tick ends what is over and emits what there is room for.
 func (c *Core) Tick(now time.Time, out *pipeline.Out) error {
 	c.clock.Advance(now)
+	c.ticked = now
 	for _, env := range c.envs {
 		if env.Heard {
 			env.Heard, env.heard = false, now

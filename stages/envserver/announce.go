@@ -7,12 +7,18 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/pipeline/faults"
 	"github.com/prl-project/prl/schemas"
 	"github.com/prl-project/prl/stages/envserver/env"
 )
+
+// stageName is the stage's name.
+const stageName = "envserver"
 
 const (
 	// announceEvery is how often the environments are announced again: a server that came later may have announced
@@ -23,47 +29,77 @@ const (
 )
 
 // announce writes an EnvInfo of every environment to envs, at once and from time to time, until ctx ends; or tells who
-// hears of them instead (Only).
+// hears of them instead (Only). An environment that cannot be described is said to fail, and asked again: it gets no
+// tasks before, and the others go on. Where there are no others that is fatal.
 func (s *Server) announce(ctx context.Context, cl *kgo.Client) error {
-	var recs []*kgo.Record
+	g, ctx := errgroup.WithContext(ctx)
 	for _, p := range s.players {
-		info, err := describe(ctx, p)
-		for errors.Is(err, env.ErrFull) && ctx.Err() == nil { // rollouts have all the room
-			select {
-			case <-ctx.Done():
-			case <-time.After(announcePause):
-			}
-			info, err = describe(ctx, p)
-		}
-		if err != nil {
-			return pipeline.Fatal("announce environment %s: %w", p.info.Name, err)
-		}
-		if s.announced != nil {
-			s.announced(info)
-			continue
-		}
-		r, err := s.rt.Encode(ctx, pipeline.Emission{Topic: pipeline.TopicEnvs, Partition: pipeline.AutoPartition, Value: info})
-		if err != nil {
-			return pipeline.Fatal("announce environment %s: %w", p.info.Name, err)
-		}
-		recs = append(recs, r)
+		g.Go(func() error { return s.announceOne(ctx, cl, p) })
 	}
-	for len(recs) > 0 && ctx.Err() == nil {
+	return g.Wait()
+}
+
+func (s *Server) announceOne(ctx context.Context, cl *kgo.Client, p *player) error {
+	info, err := s.described(ctx, p)
+	if err != nil || info == nil {
+		return err
+	}
+	if s.announced != nil {
+		s.announced(info)
+		return nil
+	}
+	r, err := s.rt.Encode(ctx, pipeline.Emission{Topic: pipeline.TopicEnvs, Partition: pipeline.AutoPartition, Value: info})
+	if err != nil {
+		return pipeline.Fatal("announce environment %s: %w", p.info.Name, err)
+	}
+	for ctx.Err() == nil {
 		wait := announceEvery
-		err := cl.ProduceSync(ctx, recs...).FirstErr()
+		err := cl.ProduceSync(ctx, r).FirstErr()
 		if denied := pipeline.Denied(err, pipeline.WriteTopic(s.rt.TopicName(pipeline.TopicEnvs))); errors.Is(denied, pipeline.ErrFatal) {
 			return fmt.Errorf("announce the environments: %w", denied)
 		}
 		if err != nil && ctx.Err() == nil {
-			s.rt.Log.Warn("announcement failed", "error", err)
+			s.rt.Log.Warn("announcement failed", "env", p.info.Name, "error", err)
 			wait = announcePause
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait):
-		}
+		pause(ctx, wait)
 	}
 	return nil
+}
+
+// described is describe, again and again until the environment can tell; nil where ctx ended first.
+func (s *Server) described(ctx context.Context, p *player) (*schemas.EnvInfo, error) {
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval = announcePause, announceEvery
+	failed := false
+	for {
+		info, err := describe(ctx, p)
+		switch {
+		case ctx.Err() != nil:
+			return nil, nil
+		case err == nil:
+			if failed {
+				s.rt.Mended(stageName, faults.EnvFails, p.info.Name)
+			}
+			return info, nil
+		case errors.Is(err, env.ErrFull): // rollouts have all the room
+			pause(ctx, announcePause)
+			continue
+		case len(s.players) == 1 || s.announced != nil:
+			return nil, pipeline.Fatal("announce environment %s: %w", p.info.Name, err)
+		}
+		failed = true
+		s.rt.Fault(stageName, faults.EnvFails, p.info.Name, fmt.Errorf("its first task cannot be begun, so it is not announced yet; the others go on: %w", err))
+		pause(ctx, wait.NextBackOff())
+	}
+}
+
+// pause waits, until ctx ends.
+func pause(ctx context.Context, wait time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(wait):
+	}
 }
 
 // describe asks an environment what the emitter and the readers of evals need to know of it.

@@ -60,7 +60,7 @@ func (c *core) Process(r pipeline.Record, _ *pipeline.Out) error {
 		return nil // it comes again, and runs already
 	}
 	before := c.inherited[r.Offset]
-	j := &job{core: c, player: c.player, queue: c.pool.queue(c.player.info.Name), task: t, ref: r.Ref, crashes: before.crashes}
+	j := &job{core: c, player: c.player, queue: c.pool.queue(c.player.info.Name), task: t, ref: r.Ref, from: r.Trace, crashes: before.crashes}
 	if before.started {
 		if j.crashes++; plays && j.crashes < len(c.pool.crashing) {
 			c.pool.rerun(j, rerunCrashed)
@@ -103,10 +103,11 @@ func playable(t *schemas.Task, env string) error {
 }
 
 // Tick lets the oldest tasks start with the next committed state, and finishes those whose traces are acknowledged.
-func (c *core) Tick(_ time.Time, out *pipeline.Out) error {
+func (c *core) Tick(now time.Time, out *pipeline.Out) error {
 	p := c.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.queue(c.player.info.Name).moves(now)
 	for _, j := range c.fresh {
 		p.add(j)
 	}

@@ -101,6 +101,8 @@ type Server struct {
 	pool       *pool
 	model      Directory
 	metrics    *metrics
+	watch      *watch
+	final      bool                   // the run's last policy version is known; under the pool's mutex
 	ready      bool                   // the tokenizer is there; of the follower of policies
 	hosts      bool                   // some environment is an env.Host
 	announced  func(*schemas.EnvInfo) // hears of the environments in place of the topic; nil for the topic
@@ -112,20 +114,38 @@ func New(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment, mode
 	return newServer(rt, cfg, envs, model, teachers, usual)
 }
 
+// NewSeated makes the server of one of several runs in this process, whose slots are those of the seat's fleet; Concurrency and
+// MaxCrashes of cfg mean nothing to it. Its place is free again when Run has ended.
+func NewSeated(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment, model Directory, teachers map[string]Teacher, seat *Seat) (*Server, error) {
+	return newSeated(rt, cfg, envs, model, teachers, usual, seat)
+}
+
 func newServer(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment, model Directory, teachers map[string]Teacher, often pace) (*Server, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return newSeated(rt, cfg, envs, model, teachers, often, &Seat{budget: newBudget(cfg.Concurrency, cfg.MaxCrashes), share: 1})
+}
+
+func newSeated(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment, model Directory, teachers map[string]Teacher, often pace, seat *Seat) (made *Server, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	if len(envs) == 0 {
 		return nil, fmt.Errorf("envserver: no environments: name one with --env")
 	}
-	s := &Server{rt: rt, cfg: cfg, pool: newPool(cfg.Concurrency, cfg.MaxCrashes), model: model}
-	s.metrics = newMetrics(s.pool)
-	s.pool.rerun = s.metrics.rerun
-	if rt.Registry != nil {
-		if err := rt.Registry.Register(s); err != nil {
-			return nil, fmt.Errorf("envserver: register its metrics: %w", err)
+	s := &Server{rt: rt, cfg: cfg, pool: newSeat(seat), model: model}
+	defer func() {
+		if err != nil {
+			s.pool.leave()
 		}
+	}()
+	in := &pipeline.Instruments{Registry: rt.Registry}
+	s.metrics = newMetrics(in)
+	s.watch = newWatch(rt)
+	s.pool.rerun = func(j *job, why string) {
+		s.metrics.rerun(j, why)
+		s.watch.rerun(j, why)
 	}
 	warn := warner(rt.Log, model)
 	for _, name := range slices.Sorted(maps.Keys(envs)) {
@@ -142,16 +162,18 @@ func newServer(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment
 		if _, ok := envs[name].(env.Limited); ok {
 			s.pool.hasRoom(name, 0) // until it says how much
 		}
+		expected := func() int { return s.pool.expected(name) }
 		p := &player{
 			environment: envs[name], info: info, caller: caller{model, cfg.Retries, time.Duration(cfg.RequestTimeout), warn},
 			envTimeout: time.Duration(cfg.EnvTimeout), maxBytes: cfg.MaxEnvBytes, maxStuck: cfg.MaxStuck, model: cfg.Model, instance: rt.Instance,
 			teacher: teachers[name], newest: s.pool.version, atOnce: func() int { return s.pool.concurrency(name) },
+			overdue: s.pool.overdue(name),
 		}
 		if _, ok := envs[name].(env.Demonstrator); p.teacher.Policy == schemas.TeacherSelf && !ok {
 			return nil, fmt.Errorf("envs.%s.teacher = %q: the environment has no demonstrations to show it (env.Demonstrator); name a frozen policy", name, schemas.TeacherSelf)
 		}
 		processor, err := pipeline.NewProcessor(rt, pipeline.ProcessorConfig{
-			Stage: "envserver", Group: group(name), Inputs: []string{pipeline.TopicTasks(name)}, Concurrency: p.atOnce,
+			Stage: stageName, Group: group(name), Inputs: []string{pipeline.TopicTasks(name)}, Concurrency: expected,
 			CommitEvery: often.commit, TickEvery: often.tick, Heartbeat: often.heartbeat,
 			New: func(_ int32, state []byte) (pipeline.Core, error) { return newCore(s.pool, p, state) },
 		})
@@ -160,7 +182,18 @@ func newServer(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment
 		}
 		s.players, s.processors = append(s.players, p), append(s.processors, processor)
 	}
-	return s, nil
+	s.gauges(in)
+	return s, in.Err()
+}
+
+// SetShare changes the share of a server that has a seat in a fleet, from now on.
+func (s *Server) SetShare(share float64) { s.pool.setShare(share) }
+
+// Idle reports whether the run's last policy version is out, and no task of it waits or runs here.
+func (s *Server) Idle() bool {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	return s.final && !s.pool.active()
 }
 
 // group is the consumer group of an environment's servers, without the run's prefix.
@@ -169,6 +202,7 @@ func group(env string) string { return "envserver." + env }
 // Run serves until ctx ends. Then nothing starts any more, what can end within the drain time does, the rest is cancelled,
 // and all that was not ended is recorded as not started. It is called once. An error is pipeline.ErrFatal or ErrFenced.
 func (s *Server) Run(ctx context.Context) error {
+	defer s.pool.leave()
 	defer s.model.Close()
 	cl, err := s.rt.Client(kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	if err != nil {
@@ -176,12 +210,15 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	defer cl.Close()
 	publisher := &publisher{s.rt, cl}
+	failed := newFailureLog(s.rt)
 	denied := make(chan error, 1)
 	s.pool.publish = func(ctx context.Context, traces []*schemas.Trace) error {
 		err := publisher.publish(ctx, traces)
 		switch {
 		case err == nil:
 			s.metrics.count(traces)
+			s.watch.traces(traces)
+			failed.traces(traces)
 		case errors.Is(err, pipeline.ErrFatal):
 			select {
 			case denied <- err:
@@ -190,7 +227,9 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 		return err
 	}
+	s.pool.acked = s.acknowledged
 	s.pool.play = func(ctx context.Context, j *job) []*schemas.Trace {
+		ctx = s.traced(ctx, j)
 		return j.player.play(ctx, j.task, func(version int64) { s.pool.sampled(j, version) })
 	}
 

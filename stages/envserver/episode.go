@@ -29,7 +29,7 @@ type episode struct {
 }
 
 func (p *player) newEpisode() *episode {
-	return &episode{closed: make(chan struct{}), limit: p.envTimeout, maxBytes: p.maxBytes, maxStuck: p.maxStuck, overdue: &p.overdue}
+	return &episode{closed: make(chan struct{}), limit: p.envTimeout, maxBytes: p.maxBytes, maxStuck: p.maxStuck, overdue: p.overdue}
 }
 
 // enter makes a call's goroutine the only one that is in the environment's code, until it leaves. Not to leave in time is counted.

@@ -76,7 +76,7 @@ type fighter struct {
 func (f *field) serve(instance string, leave bool, slots int, takes time.Duration) *fighter {
 	f.Helper()
 	rt := f.runtime(instance, nil)
-	rt.Leave = leave
+	rt.Leave, rt.Registry = leave, prometheus.NewRegistry()
 	tok := tokenizer(f)
 	m := &model{answer: func(ctx context.Context, _ int, r inference.Request) (inference.Completion, error) {
 		select {
@@ -114,11 +114,7 @@ func (f *field) run(part func(context.Context) error) (stop func()) {
 // reruns reads from the server's metrics how many rollouts were begun again, by why.
 func (f *field) reruns(s *fighter) map[string]int {
 	f.Helper()
-	reg := prometheus.NewRegistry()
-	if err := reg.Register(s.server); err != nil {
-		f.Fatal(err)
-	}
-	families, err := reg.Gather()
+	families, err := s.server.rt.Registry.(*prometheus.Registry).Gather()
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -65,6 +65,11 @@ func (s *Server) read(ctx context.Context, open opener, tell func(context.Contex
 func (s *Server) policy(ctx context.Context, r schemas.Record) error {
 	v := r.(*schemas.PolicyVersion)
 	s.pool.policy(v.Version)
+	if v.Final {
+		s.pool.mu.Lock()
+		s.final = true
+		s.pool.mu.Unlock()
+	}
 	if !s.ready {
 		data, err := s.rt.Blobs.Get(ctx, v.Tokenizer)
 		if err != nil {

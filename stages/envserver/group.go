@@ -25,7 +25,9 @@ func (p *player) play(ctx context.Context, t *schemas.Task, sampled func(version
 	var rollouts []*rollout
 	run := groupRun(t)
 	for _, i := range indices(t) {
-		rollouts = append(rollouts, p.newRollout(t, i, run, sampled))
+		r := p.newRollout(t, i, run, sampled)
+		r.spans = record(ctx, t, i)
+		rollouts = append(rollouts, r)
 	}
 	errs := playAll(ctx, rollouts, p.atOnce)
 	if whole && errors.Join(errs...) == nil {

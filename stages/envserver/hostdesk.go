@@ -179,7 +179,7 @@ var errOver = &inference.Error{Status: http.StatusGone, Code: codeOver, Message:
 // recorded. One that comes when the host has given it up is none, since the host may ask again.
 func (d *desk) generate(asker context.Context, r inference.Request) (inference.Completion, error) {
 	r.OnTokens = nil
-	ctx, cancel := context.WithCancelCause(asker)
+	ctx, cancel := context.WithCancelCause(d.spans.under(asker))
 	defer cancel(nil)
 	defer context.AfterFunc(d.ctx, func() { cancel(context.Cause(d.ctx)) })()
 	d.clock.enter()

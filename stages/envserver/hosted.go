@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/prl-project/prl/pipeline/tracing"
 	"github.com/prl-project/prl/stages/envserver/env"
 )
 
@@ -32,13 +33,15 @@ func (r *rollout) hosted(ctx context.Context, host env.Host, deadline time.Time)
 	defer cancel()
 	d := newDesk(running, r, deadline, fail)
 	base, shut := r.endpoint.open(d)
-	out, err := r.runHost(running, host, env.Job{
+	run, done := span(running, tracing.EnvironmentSpan)
+	out, err := r.runHost(run, host, env.Job{
 		Task: task, Split: env.Split(r.task.Split), Index: int(r.task.TaskIndex), Seed: r.task.GroupSeed,
 		Model: env.Endpoint{
 			BaseURL: base, Model: d.name, Temperature: r.task.Temperature, TopP: r.task.TopP,
 			MaxTokens: r.task.MaxTokens, MaxContext: r.task.MaxRolloutTokens,
 		},
 	}, time.Until(end)+lateGrace)
+	done(err)
 	late := context.Cause(running)
 	shut()
 	d.clock.tell(&r.trace.Timing)

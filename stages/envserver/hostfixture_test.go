@@ -339,7 +339,7 @@ func overHTTP(e env.Environment, params map[string]any) harness {
 	}}
 }
 
-// seen are the nodes that a policy saw or sampled.
-func seen(nodes []schemas.Node) []schemas.Node {
+// seenNodes are the nodes that a policy saw or sampled.
+func seenNodes(nodes []schemas.Node) []schemas.Node {
 	return slices.DeleteFunc(slices.Clone(nodes), func(n schemas.Node) bool { return len(n.TokenIDs) == 0 })
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
+	"github.com/prl-project/prl/pipeline/tracing"
 	"github.com/prl-project/prl/stages/inference"
 )
 
@@ -67,23 +68,33 @@ func warner(log *slog.Logger, model Directory) func(policy string, err error) {
 // generate asks for a completion. Every try asks for the same: it has the same seed, and only one completion is ever
 // looked at.
 func (c caller) generate(ctx context.Context, r inference.Request) (inference.Completion, error) {
+	call := newCall(ctx, tracing.CallSpan)
 	return again(ctx, c, r.Policy, func(ctx context.Context) (inference.Completion, error) {
+		ctx, done := call.try(ctx)
 		completion, err := c.model.Generate(ctx, r)
-		if err != nil {
-			return completion, err
+		if err == nil {
+			err = inexact(check(completion, r))
 		}
-		return completion, inexact(check(completion, r))
+		if call != nil {
+			done(err, tracing.PromptTok.Int(len(r.Tokens)), tracing.SampledTok.Int(len(completion.Tokens)), tracing.Finish.StringSlice([]string{completion.FinishReason}))
+		}
+		return completion, err
 	})
 }
 
 // probe asks for the log-probabilities of tokens.
 func (c caller) probe(ctx context.Context, p inference.Probe) ([]float32, error) {
+	call := newCall(ctx, tracing.ProbeSpan)
 	return again(ctx, c, p.Policy, func(ctx context.Context) ([]float32, error) {
+		ctx, done := call.try(ctx)
 		logprobs, err := c.model.Probe(ctx, p)
-		if err != nil {
-			return nil, err
+		if err == nil {
+			err = inexact(checkProbed(logprobs, p))
+		} else {
+			logprobs = nil
 		}
-		return logprobs, inexact(checkProbed(logprobs, p))
+		done(err)
+		return logprobs, err
 	})
 }
 

@@ -6,7 +6,9 @@ import (
 	"sync"
 
 	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/pipeline/tracing"
 	"github.com/prl-project/prl/schemas"
+	"github.com/prl-project/prl/stages/internal/fair"
 	"github.com/prl-project/prl/stages/internal/idset"
 )
 
@@ -16,7 +18,9 @@ type job struct {
 	player  *player
 	task    *schemas.Task
 	ref     pipeline.Ref
-	crashes int // ends without warning so far
+	from    tracing.Context // the span that its record names
+	book    *book           // of its spans, where it is traced; of the goroutine that runs it
+	crashes int             // ends without warning so far
 	phase   phase
 	queue   *queue
 	slots   int   // that it has: one for each of its rollouts that may run at once
@@ -37,49 +41,59 @@ const (
 	dropped // it will not be run here
 )
 
-// A pool shares its slots among the tasks of all environments of the process, the oldest first, and runs them. Those of an
-// environment that has no room for more wait, and let those of others pass.
+// A pool is the tasks of one run that wait or run here. It has its slots from a budget, which other runs may share.
 type pool struct {
-	size    int
+	*budget
+	party   *fair.Party // of the budget's slots
+	same    map[string]string
 	play    func(context.Context, *job) []*schemas.Trace // nil if ctx was cancelled with errStopped, or there was no room
 	publish func(context.Context, []*schemas.Trace) error
-	plays   func(*schemas.Task) bool // tasks it denies are never started
-	rerun   func(j *job, why string) // counts a task that is begun again
-	ctx     context.Context          // of everything that runs
+	acked   func(*job, []*schemas.Trace) // hears of traces that are written; nil for nobody
+	plays   func(*schemas.Task) bool     // tasks it denies are never started
+	rerun   func(j *job, why string)     // counts a task that is begun again
+	ctx     context.Context              // of everything that runs
 	stop    context.CancelCauseFunc
 
-	mu       sync.Mutex
+	// under the budget's mutex
 	open     bool // tasks may start
 	stopping bool
-	used     int
-	seq      int64
 	queues   map[string]*queue // by environment
-	crashing []int             // slots used, by number of crashes
 	jobs     map[*job]struct{}
 	busy     int           // jobs that run, or whose end their core has not reported
 	changed  chan struct{} // closed when busy falls
 	newest   int64         // policy version
 	decided  map[string]*idset.Set
+	head     *job // that may have slots next, and how many; of grant
+	slots    int
 	wg       sync.WaitGroup
 }
 
+// newPool is a pool with a budget of its own.
 func newPool(size, maxCrashes int) *pool {
+	return newSeat(&Seat{budget: newBudget(size, maxCrashes), share: 1})
+}
+
+// newSeat is the pool of a run in a fleet.
+func newSeat(s *Seat) *pool {
 	p := &pool{
-		size: size, queues: map[string]*queue{}, crashing: make([]int, maxCrashes), jobs: map[*job]struct{}{},
+		budget: s.budget, party: fair.NewParty(s.share), same: s.same, queues: map[string]*queue{}, jobs: map[*job]struct{}{},
 		changed: make(chan struct{}), newest: -1, decided: map[string]*idset.Set{}, rerun: func(*job, string) {},
 		plays: func(*schemas.Task) bool { return true },
 	}
 	p.ctx, p.stop = context.WithCancelCause(context.Background())
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pools = append(p.pools, p)
 	return p
 }
 
 // crashLimit is how many slots tasks with a number of crashes may have together, so that a task that kills the process does
 // not take many others with it again and again.
-func (p *pool) crashLimit(crashes int) int {
+func (b *budget) crashLimit(crashes int) int {
 	if crashes < 2 {
-		return p.size
+		return b.size
 	}
-	return max(1, p.size>>min(2*(crashes-1), 62))
+	return max(1, b.size>>min(2*(crashes-1), 62))
 }
 
 // add queues a job, or ends it at once where there is nothing to run, under the mutex.
@@ -96,40 +110,6 @@ func (p *pool) add(j *job) {
 		p.jobs[j] = struct{}{}
 		j.queue.push(j)
 	}
-}
-
-// grant gives free slots to the oldest jobs that may run, under the mutex. One that is held back for its crashes, or for which
-// its environment has no room, lets others pass; one for which there are too few slots does not.
-func (p *pool) grant() {
-	for p.open && !p.stopping {
-		var next *job
-		var slots int
-		for _, q := range p.queues {
-			if j, n := p.next(q); j != nil && (next == nil || j.seq < next.seq) {
-				next, slots = j, n
-			}
-		}
-		if next == nil || p.used+slots > p.size {
-			return
-		}
-		q := next.queue
-		q.waiting[next.crashes] = q.waiting[next.crashes][1:]
-		next.phase, next.core.dirty, next.slots = granted, true, slots
-		p.used += slots
-		q.used += slots
-		p.crashing[next.crashes] += slots
-	}
-}
-
-// release gives a job's slots back, under the mutex. A job that was not played has none.
-func (p *pool) release(j *job) {
-	if j.slots == 0 {
-		return
-	}
-	p.used -= j.slots
-	j.queue.used -= j.slots
-	p.crashing[j.crashes] -= j.slots
-	j.slots = 0
 }
 
 // launch runs a job that has been granted, under the mutex.
@@ -162,7 +142,9 @@ func (p *pool) end(j *job, traces []*schemas.Trace) {
 	}
 	var err error = errStopped
 	if traces != nil {
-		err = p.publish(p.ctx, traces)
+		if err = p.publish(p.ctx, traces); err == nil && p.acked != nil {
+			p.acked(j, traces)
+		}
 	}
 	pipeline.Crash("envserver.published")
 	p.mu.Lock()

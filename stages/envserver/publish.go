@@ -98,7 +98,7 @@ func (p *publisher) encode(ctx context.Context, t *schemas.Trace) (*kgo.Record, 
 	}
 	r, err := p.rt.Encode(ctx, e)
 	if err != nil && ctx.Err() == nil && !errors.Is(err, pipeline.ErrTransient) {
-		p.rt.Log.Warn("a trace cannot be recorded", "env", t.Env, "group", t.GroupID, "rollout", t.RolloutIndex, "error", err)
+		p.rt.Log.Warn("a trace cannot be recorded", append(p.rt.LogOf(t.Env, t.Eval, t.GroupID, t.RolloutIndex), "error", err)...)
 		e.Value = stub(t, err)
 		r, err = p.rt.Encode(ctx, e)
 	}

@@ -2,25 +2,38 @@ package envserver
 
 import (
 	"slices"
+	"time"
 
 	"github.com/prl-project/prl/schemas"
+	"github.com/prl-project/prl/stages/internal/fair"
 )
 
-// A queue is the tasks of one environment that wait, and how many of its rollouts may run at once. It is under the pool's
-// mutex.
+// A queue is the tasks of one run and environment that wait, and how many of its rollouts may run at once. It is under the
+// budget's mutex.
 type queue struct {
-	own     int      // limit of the configuration; 0 for none
-	limited bool     // the environment says how much room it has
-	room    int      // that it has, as far as is known
-	used    int      // slots
-	waiting [][]*job // in order of arrival, by number of crashes
+	pool    *pool
+	own     int    // limit of the configuration; 0 for none
+	used    int    // slots
+	key     string // of a room that other runs may share
+	room    *room
+	party   *fair.Party // of the room
+	moved   time.Time   // when its shell moved last
+	waiting [][]*job    // in order of arrival, by number of crashes
 }
 
 // queue is that of an environment, under the mutex.
 func (p *pool) queue(env string) *queue {
 	q := p.queues[env]
 	if q == nil {
-		q = &queue{waiting: make([][]*job, len(p.crashing))}
+		q = &queue{pool: p, key: p.same[env], party: fair.NewParty(p.party.Share()), moved: p.now, waiting: make([][]*job, len(p.crashing))}
+		q.room = p.rooms[q.key]
+		if q.room == nil {
+			q.room = &room{}
+			if q.key != "" {
+				p.rooms[q.key] = q.room
+			}
+		}
+		q.room.queues = append(q.room.queues, q)
 		p.queues[env] = q
 	}
 	return q
@@ -31,10 +44,7 @@ func (q *queue) limit(size int) int {
 	if q.own > 0 {
 		size = min(size, q.own)
 	}
-	if q.limited {
-		size = min(size, q.room)
-	}
-	return size
+	return q.room.limit(size)
 }
 
 // push queues a job, before those that came later.
@@ -58,9 +68,12 @@ func (q *queue) head(crashes int) *job {
 	return w[0]
 }
 
-// next is the oldest job of a queue that may run, with the slots it would take; nil if there is none, or no room for it. One that
-// is held back for its crashes lets others pass.
+// next is the oldest job of a queue that may run, with the slots it would take; nil if there is none, or no room for it, or its
+// shell stands still. One that is held back for its crashes lets others pass.
 func (p *pool) next(q *queue) (*job, int) {
+	if q.quiet() {
+		return nil, 0
+	}
 	limit := q.limit(p.size)
 	var next *job
 	var slots int
@@ -76,7 +89,7 @@ func (p *pool) next(q *queue) (*job, int) {
 		}
 		next, slots = j, want
 	}
-	if next == nil || q.used+slots > limit {
+	if next == nil || q.used+slots > limit || q.room.used+slots > q.room.limit(p.size) {
 		return nil, 0
 	}
 	return next, slots
@@ -93,8 +106,8 @@ func (p *pool) atMost(env string, n int) {
 func (p *pool) hasRoom(env string, n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	q := p.queue(env)
-	q.limited, q.room = true, max(n, 0)
+	r := p.queue(env).room
+	r.limited, r.most = true, max(n, 0)
 }
 
 // concurrency is how many rollouts of an environment may run at once.
@@ -112,7 +125,7 @@ func (p *pool) putBack(j *job) {
 	j.cancel(nil)
 	p.release(j)
 	p.rest()
-	j.queue.room = min(j.queue.room, j.queue.used)
+	j.queue.room.most = min(j.queue.room.most, j.queue.room.used)
 	if j.core == nil { // whoever has its partition now plays it
 		j.phase = dropped
 		delete(p.jobs, j)

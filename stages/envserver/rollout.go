@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/prl-project/prl/pipeline/tracing"
 	"github.com/prl-project/prl/schemas"
 	"github.com/prl-project/prl/stages/envserver/env"
 	"github.com/prl-project/prl/stages/inference"
@@ -23,7 +24,7 @@ type player struct {
 	envTimeout  time.Duration
 	maxBytes    int // that the environment may say at once
 	maxStuck    int
-	overdue     overdue
+	overdue     *overdue // of the environment
 	model       string
 	instance    string
 	endpoint    *hostEndpoint // of an environment that plays rollouts itself
@@ -53,6 +54,7 @@ type rollout struct {
 	agents []string // of an episode that has several
 	cut    string   // why a limit ended the episode; empty if it did not
 	score  env.Score
+	spans  *recorder
 	// sampled is told the lowest policy version among the sampled tokens after each model call.
 	sampled func(version int64)
 }
@@ -64,6 +66,7 @@ func (p *player) newRollout(t *schemas.Task, index int, run string, sampled func
 
 // play fills in the trace. An error is a failure, or why ctx was cancelled; the trace then holds what there was.
 func (r *rollout) play(ctx context.Context) error {
+	ctx = r.spans.under(ctx)
 	limit, share := time.Duration(r.task.TimeoutMs)*time.Millisecond, time.Duration(0)
 	if r.taught() {
 		share = limit / teacherShare
@@ -92,8 +95,10 @@ func (r *rollout) episode(ctx context.Context, deadline time.Time) error {
 		e.tearDown(ctx)
 		timing.TeardownMs = since(start)
 	}()
-	open, err := e.begin(ctx, r.environment, json.RawMessage(r.task.Task), env.Split(r.task.Split), int(r.task.TaskIndex), r.task.GroupSeed)
+	begun, done := span(ctx, tracing.SetupSpan)
+	open, err := e.begin(begun, r.environment, json.RawMessage(r.task.Task), env.Split(r.task.Split), int(r.task.TaskIndex), r.task.GroupSeed)
 	timing.SetupMs = since(start)
+	done(err)
 	if open.task != nil {
 		r.trace.Task = valid(string(open.task))
 	}
@@ -111,8 +116,10 @@ func (r *rollout) episode(ctx context.Context, deadline time.Time) error {
 		return err
 	}
 	start = time.Now()
-	score, err := e.score(ctx)
+	scoring, done := span(ctx, tracing.ScoreSpan)
+	score, err := e.score(scoring)
 	timing.ScoringMs = since(start)
+	done(err)
 	if err == nil {
 		err = r.take(score)
 	}
@@ -153,8 +160,10 @@ func (r *rollout) converse(ctx context.Context, e *episode, deadline time.Time) 
 		}
 		reply := r.hear(prompt, answer)
 		start = time.Now()
-		turn, err := e.reply(ctx, reply.Message)
+		step, done := span(ctx, tracing.EnvironmentSpan)
+		turn, err := e.reply(step, reply.Message)
 		timing.EnvironmentMs += since(start)
+		done(err)
 		if err != nil {
 			return fault(ctx, errorEnvironment, err)
 		}

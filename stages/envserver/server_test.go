@@ -182,9 +182,6 @@ func serveAll(t testing.TB, rt *pipeline.Runtime, envs map[string]env.Environmen
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := prometheus.NewRegistry().Register(s); err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/prl-project/prl/pipeline/tracing"
 	"github.com/prl-project/prl/schemas"
 	"github.com/prl-project/prl/stages/inference"
 )
@@ -29,10 +30,12 @@ func (r *rollout) taught() bool { return r.teacher.Policy != "" && r.task.Eval =
 
 // teach asks the teacher for its log-probabilities of all sampled tokens and puts them into the trace: of every branch,
 // and of a node that branches share once, given the path to it. An error is a failure, and the trace has none then.
-func (r *rollout) teach(ctx context.Context, deadline time.Time) error {
+func (r *rollout) teach(ctx context.Context, deadline time.Time) (err error) {
 	timed, cancel := context.WithDeadlineCause(ctx, deadline, errDeadline)
 	defer cancel()
+	timed, done := span(timed, tracing.TeachSpan)
 	defer func(start time.Time) { r.trace.Timing.ScoringMs += since(start) }(time.Now())
+	defer func() { done(err) }()
 	asked, name, prefix, err := r.teacherOf(timed)
 	if err != nil {
 		return fault(ctx, errorEnvironment, err)

@@ -14,7 +14,7 @@ import (
 
 // Config is a section [evals.<name>]: what is measured, how, and how often.
 type Config struct {
-	// Env is the environment.
+	// Env is the environment, the name of a section [envs.<name>].
 	Env string `toml:"env"`
 	// Examples is the number of held-out tasks, from First on. Where the environment has fewer they come again, with
 	// other seeds.

@@ -17,8 +17,8 @@ import (
 type sequence struct {
 	ctx     context.Context
 	request Request
-	version int64 // that serves the next token; the id of a frozen policy
-	model   *lm.Model
+	served  *served // that serves the next token
+	line    *line   // it came by; of the loop
 	rng     *rand.Rand
 	slot    int
 	pending []int32 // tokens that are not in the slot yet: the rest of the prompt, or the token sampled last
@@ -27,6 +27,7 @@ type sequence struct {
 	ended   bool          // its result is in done
 	done    chan result   // capacity 1
 	grown   chan struct{} // capacity 1: there is more in out; nil where nobody watches
+	course  *course       // nil where it is not traced
 }
 
 type result struct {
@@ -34,13 +35,13 @@ type result struct {
 	err        error
 }
 
-func newSequence(ctx context.Context, r Request, version int64, m *lm.Model) *sequence {
+func newSequence(ctx context.Context, r Request, m *served) *sequence {
 	n := min(r.MaxTokens, 64)
 	r.Tokens, r.StopTokens = slices.Clone(r.Tokens), slices.Clone(r.StopTokens) // the caller may leave before the loop does
 	s := &sequence{
-		ctx: ctx, request: r, version: version, model: m, rng: lm.NewRNG(uint64(r.Seed)), pending: r.Tokens,
+		ctx: ctx, request: r, served: m, rng: lm.NewRNG(uint64(r.Seed)), pending: r.Tokens,
 		out:  Completion{Tokens: make([]int32, 0, n), Logprobs: make([]float32, 0, n)},
-		done: make(chan result, 1),
+		done: make(chan result, 1), course: courseOf(ctx),
 	}
 	if r.OnTokens != nil {
 		s.grown = make(chan struct{}, 1)
@@ -70,10 +71,11 @@ func (s *sequence) add(token int32, logprob float32, top []TopLogprob) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o := &s.out
-	if s.version >= 0 && (len(o.Versions) == 0 || o.Versions[len(o.Versions)-1].Version != s.version) {
-		o.Versions = append(o.Versions, schemas.VersionRun{Offset: len(o.Tokens), Version: s.version})
+	if v := s.served.version; v >= 0 && (len(o.Versions) == 0 || o.Versions[len(o.Versions)-1].Version != v) {
+		o.Versions = append(o.Versions, schemas.VersionRun{Offset: len(o.Tokens), Version: v})
 	}
 	o.Tokens, o.Logprobs = append(o.Tokens, token), append(o.Logprobs, logprob)
+	s.course.token()
 	if top != nil {
 		o.Top = append(o.Top, top)
 	}
@@ -97,13 +99,12 @@ type batch struct {
 	slots      *slots
 	sampler    lm.Sampler
 	stepTokens int
-	sampled    func(version int64) // told of every token of a version
 	running    []*sequence
 	chunks     []lm.Chunk
 	inStep     []*sequence // aligned with chunks
 }
 
-func newBatch(cfg Config, m *lm.Model, maxLen int, sampled func(version int64)) (*batch, error) {
+func newBatch(cfg Config, m *lm.Model, maxLen int) (*batch, error) {
 	c := m.Config()
 	slotBytes := c.NumHiddenLayers * maxLen * 2 * c.KVDim() * 4
 	count := max(1, min(cfg.Slots, cfg.CacheMiB<<20/slotBytes))
@@ -114,51 +115,54 @@ func newBatch(cfg Config, m *lm.Model, maxLen int, sampled func(version int64)) 
 	for range count {
 		d.Acquire() // all of them: slots says which are free
 	}
-	return &batch{decoder: d, slots: newSlots(count), stepTokens: cfg.StepTokens, sampled: sampled}, nil
+	return &batch{decoder: d, slots: newSlots(count), stepTokens: cfg.StepTokens}, nil
 }
 
 // admit brings sequences without a pin to the newest version, lets those go that nobody waits for any more, and takes
-// waiting ones in as long as there are slots. It returns those that still wait. newest may be nil where all sequences are
-// of frozen policies.
-func (b *batch) admit(waiting []*sequence, newest *served) []*sequence {
-	update := func(s *sequence) {
-		if s.request.PinVersion == nil && s.request.Policy == "" {
-			s.version, s.model = newest.id, newest.model
-		}
-	}
+// waiting ones in as long as there are slots: of the run whose turn it is the one that came first.
+func (b *batch) admit(waiting *lines) {
 	b.running = slices.DeleteFunc(b.running, func(s *sequence) bool {
-		if s.ctx.Err() != nil {
-			b.slots.free(s.slot)
-			return true
+		if err := s.served.of.refused; err != nil && s.ctx.Err() == nil {
+			s.fail(err)
+		} else if s.ctx.Err() == nil {
+			s.follow()
+			return false
 		}
-		update(s)
-		return false
+		b.slots.free(s.slot)
+		return true
 	})
-	for i, s := range waiting {
-		if s.ctx.Err() != nil {
-			continue
+	for b.slots.some() {
+		s := waiting.take()
+		if s == nil {
+			return
 		}
-		update(s)
-		slot, keep, ok := b.slots.take(s.request.Tokens, s.version)
-		if !ok {
-			return waiting[i:]
-		}
+		s.follow()
+		slot, keep, _ := b.slots.take(s.request.Tokens, s.served.id)
 		b.decoder.Truncate(slot, keep)
 		s.slot, s.pending, s.out.Cached = slot, s.request.Tokens[keep:], keep
+		s.line.party.Charge(len(s.pending))
+		s.course.begin("")
 		b.running = append(b.running, s)
 	}
-	return nil
+}
+
+// follow brings a sequence without a pin to the newest version.
+func (s *sequence) follow() {
+	if s.request.PinVersion == nil && s.request.Policy == "" {
+		of := s.served.of
+		s.served = of.loaded[of.newest]
+	}
 }
 
 // step brings every running sequence one token further, or as much of its prompt in as fits into the step.
 func (b *batch) step() {
-	slices.SortStableFunc(b.running, func(x, y *sequence) int { return cmp.Compare(x.version, y.version) })
+	slices.SortStableFunc(b.running, func(x, y *sequence) int { return cmp.Compare(x.served.id, y.served.id) })
 	for from := 0; from < len(b.running); {
 		to := from + 1
-		for to < len(b.running) && b.running[to].version == b.running[from].version {
+		for to < len(b.running) && b.running[to].served == b.running[from].served {
 			to++
 		}
-		b.stepVersion(b.running[from:to])
+		b.stepModel(b.running[from:to])
 		from = to
 	}
 	b.running = slices.DeleteFunc(b.running, func(s *sequence) bool {
@@ -169,10 +173,11 @@ func (b *batch) step() {
 	})
 }
 
-// stepVersion runs the sequences of one version.
-func (b *batch) stepVersion(group []*sequence) {
+// stepModel runs the sequences of one model.
+func (b *batch) stepModel(group []*sequence) {
 	b.chunks, b.inStep = b.chunks[:0], b.inStep[:0]
-	model, version, room := group[0].model, group[0].version, b.stepTokens
+	served, room := group[0].served, b.stepTokens
+	model := served.model
 	for _, s := range group {
 		tokens := s.pending
 		if len(s.out.Tokens) == 0 {
@@ -194,7 +199,7 @@ func (b *batch) stepVersion(group []*sequence) {
 	vocab := model.Config().VocabSize
 	for i, s := range b.inStep {
 		taken := b.chunks[i].Tokens
-		b.slots.extend(s.slot, taken, version)
+		b.slots.extend(s.slot, taken, served.id)
 		s.pending = s.pending[len(taken):]
 		if len(s.pending) == 0 {
 			b.sample(s, logits[i*vocab:(i+1)*vocab])
@@ -217,7 +222,7 @@ func (b *batch) sample(s *sequence, logits []float32) {
 	}
 	token, logprob := b.sampler.Sample(logits, float32(s.request.Temperature), topP, s.rng)
 	if f := float64(logprob); math.IsNaN(f) || math.IsInf(f, 0) {
-		s.fail(refuse(http.StatusInternalServerError, CodeInternal, "%s gives log-probabilities that are not finite", policyName(s.request.Policy, s.version)))
+		s.fail(refuse(http.StatusInternalServerError, CodeInternal, "%s gives log-probabilities that are not finite", policyName(s.request.Policy, s.served.version)))
 		return
 	}
 	var top []TopLogprob
@@ -228,6 +233,7 @@ func (b *batch) sample(s *sequence, logits []float32) {
 			}
 		}
 	}
-	b.sampled(s.version)
+	s.served.of.sampled(s.served.version)
+	s.line.party.Charge(1)
 	s.add(token, logprob, top)
 }

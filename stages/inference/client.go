@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/prl-project/prl/pipeline/tracing"
 )
 
 // Client asks a server for completions and probes over /inference/v1/generate. It is a Host; a call ends with its context.
@@ -85,6 +87,7 @@ func (c *Client) call(ctx context.Context, method, path string, body, reply any)
 	if c.Token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.Token)
 	}
+	tracing.Inject(ctx, req.Header)
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return c.lost(ctx, err)

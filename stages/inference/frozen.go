@@ -33,7 +33,7 @@ type FrozenConfig struct {
 	Folder string `toml:"folder"`
 	// URL is the root of the server that has it.
 	URL string `toml:"url"`
-	// Model is its name there.
+	// Model is the name that the policy has at that server.
 	Model string `toml:"model"`
 	// Token is sent to that server as bearer token; empty for none. Give it in PRL__FROZEN__<NAME>__TOKEN.
 	Token pipeline.Secret `toml:"token"`
@@ -120,7 +120,7 @@ func (s *Server) loadFrozen(ctx context.Context) error {
 			return pipeline.Fatal("frozen.%s.folder = %q: %w", name, s.frozen[name], err)
 		}
 		s.weights[name] = fmt.Sprintf("%x", sha256.Sum256(p.Weights))
-		s.rt.Log.Info("a frozen policy is served", "name", name, "folder", s.frozen[name], "sha256", s.weights[name])
+		s.rt.Log.Info("a frozen policy is served", "policy", name, "folder", s.frozen[name], "sha256", s.weights[name])
 	}
 	return nil
 }

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/prl-project/prl/pipeline/tracing"
 )
 
 // Bounds of the body of a request. The time ends with the body: net/http lifts it once the body has been read.
@@ -48,11 +50,27 @@ func (s *Server) handler() http.Handler {
 	return mux
 }
 
-func (s *Server) httpServer() *http.Server {
+// root is the handler with the path of the run's own besides, which environment servers of a fleet ask at.
+func (s *Server) root() http.Handler {
+	mux := http.NewServeMux()
+	path := runsPath + s.rt.Run.Name
+	mux.Handle(path+"/", http.StripPrefix(path, s.inner))
+	mux.Handle("/", s.inner)
+	return mux
+}
+
+func httpServer(h http.Handler, cfg Config) *http.Server {
 	return &http.Server{
-		Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: bodyTimeout,
-		WriteTimeout: time.Duration(s.cfg.Timeout) + time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: bodyTimeout,
+		WriteTimeout: time.Duration(cfg.Timeout) + time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 	}
+}
+
+// writeJSON answers with v.
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v)
 }
 
 // authorized lets only those through who have the token.
@@ -61,6 +79,9 @@ func (s *Server) authorized(f http.HandlerFunc) http.Handler {
 		if err := s.authorize(r); err != nil {
 			s.api.Refuse(w, r, err)
 			return
+		}
+		if s.rt.Tracing != nil {
+			r = r.WithContext(tracing.Extract(r.Context(), r.Header))
 		}
 		f(w, r)
 	})

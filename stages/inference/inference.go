@@ -35,11 +35,14 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/pipeline/faults"
+	"github.com/prl-project/prl/pipeline/tracing"
 	"github.com/prl-project/prl/schemas"
 )
 
@@ -62,8 +65,12 @@ type Server struct {
 
 	complaint complaint // of the newest version; publish's alone
 
-	api   *API // over HTTP
+	api   *API         // over HTTP
+	inner http.Handler // of one run
 	began time.Time
+	// enterFleet lets a fleet send requests here until what it returns is called; nil without a fleet.
+	enterFleet func() (leave func())
+	final      atomic.Bool // the run's last version is known
 
 	listening chan struct{} // closed once addr stands
 	addr      net.Addr
@@ -73,6 +80,7 @@ type Server struct {
 
 	mu       sync.Mutex
 	requests int  // in the server
+	asked    bool // since Idle was called
 	stopping bool // no new ones
 	empty    chan struct{}
 }
@@ -114,6 +122,7 @@ func newServer(rt *pipeline.Runtime, cfg Config, frozen map[string]string, b Bac
 	s.voice.name, s.began = cfg.Renderer, time.Now()
 	s.api = newAPI(s, cfg.Model, rt.Log, cfg.MaxRequests, "inference.max_requests")
 	s.api.probe = s.handleProbe
+	s.inner = s.handler()
 	s.holding, s.endHold = context.WithCancelCause(context.Background())
 	s.loader = newLoader(rt.Blobs, cfg.KeepMiB)
 	if w, ok := b.(watchable); ok {
@@ -121,7 +130,7 @@ func newServer(rt *pipeline.Runtime, cfg Config, frozen map[string]string, b Bac
 	}
 	s.policies = newPolicies(cfg.Versions, time.Duration(cfg.Hold), s.load, b.Unload)
 	if cfg.OneVersion() {
-		s.policies.single, s.policies.limit = true, 1
+		s.policies.single, s.policies.spare = true, 0
 	}
 	rt.Health.Set(Stage, false)
 	return s, nil
@@ -148,6 +157,10 @@ func (s *Server) Addr() net.Addr {
 
 // Generate implements Generator.
 func (s *Server) Generate(ctx context.Context, r Request) (c Completion, err error) {
+	ctx, done := s.traced(ctx, tracing.GenerateSpan, r.Seed)
+	if done != nil {
+		defer func() { done(r, c, err) }()
+	}
 	if err := s.enter(); err != nil {
 		s.metrics.ended(r, c, err)
 		return Completion{}, err
@@ -162,11 +175,15 @@ func (s *Server) Generate(ctx context.Context, r Request) (c Completion, err err
 	if err := r.validate(); err != nil {
 		return Completion{}, err
 	}
+	s.metrics.held.Inc()
 	release, err := s.available(ctx, r.Policy, r.PinVersion)
+	s.metrics.held.Dec()
 	if err != nil {
 		return Completion{}, err
 	}
 	defer release()
+	began := time.Now()
+	defer func() { s.metrics.seconds.Observe(time.Since(began).Seconds()) }()
 	return s.backend.Generate(ctx, r)
 }
 
@@ -219,8 +236,18 @@ func (s *Server) enter() error {
 		return refuse(http.StatusServiceUnavailable, CodeOverloaded, "%d requests are in the server already: try again later (inference.max_requests)", s.requests)
 	}
 	s.requests++
+	s.asked = true
 	s.metrics.running.Inc()
 	return nil
+}
+
+// Idle reports whether the run's last version is out, and nothing was asked for since it was called last.
+func (s *Server) Idle() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	quiet := s.requests == 0 && !s.asked
+	s.asked = false
+	return quiet && s.final.Load()
 }
 
 func (s *Server) leave() {
@@ -245,10 +272,13 @@ func (s *Server) Run(ctx context.Context) error {
 		if l, err = net.Listen("tcp", s.cfg.Listen); err != nil {
 			return fmt.Errorf("serve inference: %w (inference.listen chooses another address)", err)
 		}
-		s.addr, hs = l.Addr(), s.httpServer()
+		s.addr, hs = l.Addr(), httpServer(s.root(), s.cfg)
 		s.rt.Log.Info("inference serves", "addr", "http://"+l.Addr().String())
 	}
 	close(s.listening)
+	if s.enterFleet != nil {
+		defer s.enterFleet()()
+	}
 	work, endWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer endWork()
 	g, stop := errgroup.WithContext(ctx)
@@ -345,7 +375,11 @@ func (s *Server) publish(ctx context.Context, records []pipeline.Record) error {
 	for _, r := range records {
 		if v, ok := r.Value.(*schemas.PolicyVersion); ok {
 			versions = append(versions, v)
+			if v.Final {
+				s.final.Store(true)
+			}
 			s.metrics.arrival.published(v)
+			s.rt.Metrics.Policy(Stage, v)
 		}
 	}
 	s.loader.publish(versions...)
@@ -355,10 +389,16 @@ func (s *Server) publish(ctx context.Context, records []pipeline.Record) error {
 	case err == nil && newest != none:
 		s.metrics.version.Set(float64(newest))
 		s.rt.Health.Set(Stage, true)
+		s.rt.Mended(Stage, faults.PolicyStale, "")
 	case errors.Is(err, errTokenizer), errors.Is(err, pipeline.ErrFatal):
 		return pipeline.Fatal("%w", err)
-	case err != nil && ctx.Err() == nil && s.complaint.due(err, time.Now()):
-		s.rt.Log.Error("the newest policy cannot be served; it is tried again", "error", err)
+	case err != nil && ctx.Err() == nil:
+		if s.policies.behind() > int64(s.rt.Run.MaxOffPolicySteps) {
+			s.rt.Fault(Stage, faults.PolicyStale, "", err)
+		}
+		if s.complaint.due(err, time.Now()) {
+			s.rt.Log.Error("the newest policy cannot be served; it is tried again", "error", err)
+		}
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ func (d *Directory) look(ctx context.Context, policy string) error {
 	switch card.Renderer {
 	case own:
 	case "":
-		d.log.Warn("a frozen policy's tokenizer cannot be compared with the run's: its server does not say which it is", "frozen", policy, "server", host.String())
+		d.log.Warn("a frozen policy's tokenizer cannot be compared with the run's: its server does not say which it is", "policy", policy, "server", host.String())
 	default:
 		return unfit("frozen.%s at %s: %v", policy, host, errTokenizer)
 	}
@@ -50,7 +50,7 @@ func (d *Directory) look(ctx context.Context, policy string) error {
 	if sum, err := hex.DecodeString(card.Weights); err == nil && len(sum) == sha256.Size {
 		recorded += "@" + hex.EncodeToString(sum[:4])
 	}
-	d.log.Info("a frozen policy can be asked", "frozen", policy, "server", host.String(), "recorded_as", recorded)
+	d.log.Info("a frozen policy can be asked", "policy", policy, "server", host.String(), "recorded_as", recorded)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.recorded[policy] = recorded

@@ -5,34 +5,48 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 
 	"github.com/prl-project/prl/stages/internal/lm"
 )
 
-// native is the backend on stages/internal/lm. All sequences of models of one shape share a decoder, whatever version or
-// frozen policy serves them: a step runs the sequences of one after those of another, with the weights exchanged in
-// between. So requests join and leave between steps, a new version costs a running request nothing but other weights at
-// its next token, and models beyond the first cost the memory of their weights only.
-type native struct {
-	cfg     Config
-	sampled func(version int64) // told of tokens of versions: of the first at least
+// engine samples and answers probes for the policies of one run or of several. All sequences of models of one shape share a
+// decoder, whatever run, version or frozen policy serves them: a step runs the sequences of one after those of another, with
+// the weights exchanged in between. So requests join and leave between steps, a new version costs a running request nothing
+// but other weights at its next token, and models beyond the first cost the memory of their weights only.
+type engine struct {
+	cfg Config
 
 	mu      sync.Mutex
-	models  map[int64]*served  // versions
-	frozen  map[string]*served // frozen policies
-	newest  int64
+	models  int64 // that were loaded so far
 	lanes   []*lane
-	lane    *lane      // of the versions; nil before the first
-	probes  []*probing // not yet looked at, in the order they came
+	probes  probes // not yet looked at
 	stopped bool
 	wake    chan struct{} // capacity 1: there is something to sample
 	probed  chan struct{} // capacity 1: there is something to probe
 }
 
+// native is the backend on stages/internal/lm: the policies of one run in an engine, which other runs may share. What is under
+// a mutex is under the engine's.
+type native struct {
+	*engine
+	longest int                 // sequence, of the run
+	share   float64             // of the engine, while other runs want it, too
+	sampled func(version int64) // told of tokens of versions: of the first at least
+
+	loaded  map[int64]*served  // versions
+	frozen  map[string]*served // frozen policies
+	newest  int64
+	lane    *lane // of the versions; nil before the first
+	refused error // of all requests, once the run is not served any more
+}
+
 // served is a model that requests are for.
 type served struct {
-	id      int64 // version; below mixed for a frozen policy
+	id      int64 // of the model in the engine: no two have the same
+	version int64 // below 0 for a frozen policy
+	of      *native
 	model   *lm.Model
 	lane    *lane
 	learner *lm.Learner // of the loop that answers probes, made with the first
@@ -40,16 +54,24 @@ type served struct {
 
 // lane is the sequences of models of one shape.
 type lane struct {
-	shape   string // config of the models
-	maxLen  int
-	waiting []*sequence // not yet in a slot, in the order they came
-	batch   *batch      // of the loop that samples, made with the first sequence
+	shape  string // config of the models
+	maxLen int
+	users  []*native
+	lines  lines  // not yet in a slot
+	batch  *batch // of the loop that samples, made with the first sequence
 }
 
-func newNative(cfg Config) *native {
+func newEngine(cfg Config) *engine {
+	return &engine{cfg: cfg, wake: make(chan struct{}, 1), probed: make(chan struct{}, 1)}
+}
+
+// newNative is a backend with an engine of its own.
+func newNative(cfg Config) *native { return newEngine(cfg).tenant(cfg.MaxModelLen, 1) }
+
+// tenant is a run in the engine.
+func (e *engine) tenant(longest int, share float64) *native {
 	return &native{
-		cfg: cfg, sampled: func(int64) {}, models: map[int64]*served{}, frozen: map[string]*served{}, newest: none,
-		wake: make(chan struct{}, 1), probed: make(chan struct{}, 1),
+		engine: e, longest: longest, share: share, sampled: func(int64) {}, loaded: map[int64]*served{}, frozen: map[string]*served{}, newest: none,
 	}
 }
 
@@ -60,7 +82,7 @@ func (n *native) watch(sampled func(version int64)) { n.sampled = sampled }
 func (n *native) Limits(policy string) (completed, probed int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	s := n.models[n.newest]
+	s := n.loaded[n.newest]
 	if policy != "" {
 		s = n.frozen[policy]
 	}
@@ -82,9 +104,10 @@ func (n *native) Load(_ context.Context, p Policy) error {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	s := &served{id: p.Version, model: m}
+	n.models++
+	s := &served{id: n.models, version: p.Version, of: n, model: m}
 	if p.Name != "" {
-		s.id, s.lane = mixed-1-int64(len(n.frozen)), n.laneOf(string(shape), m)
+		s.version, s.lane = none, n.laneOf(string(shape), m)
 		n.frozen[p.Name] = s
 		return nil
 	}
@@ -92,7 +115,7 @@ func (n *native) Load(_ context.Context, p Policy) error {
 		return fmt.Errorf("the model has the config %s, the versions before had %s", shape, n.lane.shape)
 	}
 	s.lane = n.laneOf(string(shape), m)
-	n.models[p.Version], n.lane = s, s.lane
+	n.loaded[p.Version], n.lane = s, s.lane
 	n.newest = max(n.newest, p.Version)
 	n.signal()
 	return nil
@@ -100,12 +123,16 @@ func (n *native) Load(_ context.Context, p Policy) error {
 
 // laneOf is the lane of a shape. The lock is held.
 func (n *native) laneOf(shape string, m *lm.Model) *lane {
+	longest := min(n.longest, m.Config().MaxPositionEmbeddings)
 	for _, l := range n.lanes {
-		if l.shape == shape {
+		if l.shape == shape && l.maxLen == longest {
+			if !slices.Contains(l.users, n) {
+				l.users = append(l.users, n)
+			}
 			return l
 		}
 	}
-	l := &lane{shape: shape, maxLen: min(n.cfg.MaxModelLen, m.Config().MaxPositionEmbeddings)}
+	l := &lane{shape: shape, maxLen: longest, users: []*native{n}}
 	n.lanes = append(n.lanes, l)
 	return l
 }
@@ -126,7 +153,7 @@ func buildModel(p Policy) (*lm.Model, error) {
 func (n *native) Unload(version int64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	delete(n.models, version)
+	delete(n.loaded, version)
 }
 
 // Generate implements Backend.
@@ -175,8 +202,8 @@ func (n *native) enqueue(ctx context.Context, r Request) (*sequence, error) {
 	if room := maxLen - len(r.Tokens); r.MaxTokens == 0 || r.MaxTokens > room {
 		r.MaxTokens = room
 	}
-	s := newSequence(ctx, r, model.id, model.model)
-	model.lane.waiting = append(model.lane.waiting, s)
+	s := newSequence(ctx, r, model)
+	model.lane.lines.push(s)
 	n.signal()
 	return s, nil
 }
@@ -187,13 +214,15 @@ func (n *native) chosen(policy string, pin *int64) (*served, error) {
 	if pin != nil {
 		version = *pin
 	}
-	s := n.models[version]
+	s := n.loaded[version]
 	if policy != "" {
 		s = n.frozen[policy]
 	}
 	switch {
 	case n.stopped:
 		return nil, errStopping
+	case n.refused != nil:
+		return nil, n.refused
 	case s == nil:
 		return nil, refuse(http.StatusInternalServerError, CodeInternal, "%s is not loaded", policyName(policy, version))
 	}
@@ -212,7 +241,7 @@ func (s *served) known(tokens []int32) error {
 }
 
 // signal wakes the loop that samples.
-func (n *native) signal() { wake(n.wake) }
+func (e *engine) signal() { wake(e.wake) }
 
 func wake(c chan struct{}) {
 	select {
@@ -225,21 +254,21 @@ func wake(c chan struct{}) {
 var errStopping = refuse(http.StatusServiceUnavailable, CodeStopping, "the server is stopping")
 
 // Run implements Backend: one loop samples, another answers probes, so that neither waits for the other.
-func (n *native) Run(ctx context.Context) error {
+func (e *engine) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wg sync.WaitGroup
-	defer n.stop(&wg)
-	wg.Go(func() { n.answerProbes(ctx) })
+	defer e.stop(&wg)
+	wg.Go(func() { e.answerProbes(ctx) })
 	for ctx.Err() == nil {
-		lanes, err := n.admit()
+		lanes, err := e.admit()
 		if err != nil {
 			cancel()
 			return fmt.Errorf("native inference: %w", err)
 		}
 		if len(lanes) == 0 {
 			select {
-			case <-n.wake:
+			case <-e.wake:
 			case <-ctx.Done():
 			}
 		}
@@ -251,19 +280,22 @@ func (n *native) Run(ctx context.Context) error {
 }
 
 // admit takes sequences that wait into slots, and returns the lanes in which some run.
-func (n *native) admit() (busy []*lane, err error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, l := range n.lanes {
-		if l.batch == nil && len(l.waiting) > 0 {
-			if l.batch, err = newBatch(n.cfg, l.waiting[0].model, l.maxLen, n.sampled); err != nil {
+func (e *engine) admit() (busy []*lane, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.lanes = slices.DeleteFunc(e.lanes, func(l *lane) bool {
+		return len(l.users) == 0 && (l.batch == nil || len(l.batch.running) == 0)
+	})
+	for _, l := range e.lanes {
+		if first := l.lines.first(); l.batch == nil && first != nil {
+			if l.batch, err = newBatch(e.cfg, first.served.model, l.maxLen); err != nil {
 				return nil, err
 			}
 		}
 		if l.batch == nil {
 			continue
 		}
-		if l.waiting = l.batch.admit(l.waiting, n.models[n.newest]); len(l.batch.running) > 0 {
+		if l.batch.admit(&l.lines); len(l.batch.running) > 0 {
 			busy = append(busy, l)
 		}
 	}
@@ -271,22 +303,24 @@ func (n *native) admit() (busy []*lane, err error) {
 }
 
 // stop fails what is left, once the loops have ended.
-func (n *native) stop(loops *sync.WaitGroup) {
+func (e *engine) stop(loops *sync.WaitGroup) {
 	loops.Wait()
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.stopped = true
-	for _, l := range n.lanes {
-		for _, s := range l.waiting {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.stopped = true
+	for _, l := range e.lanes {
+		l.lines.drop(func(s *sequence) bool {
 			s.fail(errStopping)
-		}
+			return true
+		})
 		if l.batch != nil {
 			for _, s := range l.batch.running {
 				s.fail(errStopping)
 			}
 		}
 	}
-	for _, p := range n.probes {
+	e.probes.drop(func(p *probing) bool {
 		p.end(nil, errStopping)
-	}
+		return true
+	})
 }

@@ -122,7 +122,7 @@ func TestInvariant_SwapBetweenTokens(t *testing.T) {
 	// The slot that lived through the swap serves nobody's prefix; the other one would, for version 0.
 	mixedOnes := 0
 	for _, h := range b.slots.held {
-		if h.version == mixed {
+		if h.model == mixed {
 			mixedOnes++
 		}
 	}
@@ -151,7 +151,7 @@ func TestContinuedConversationIsNotComputedAgain(t *testing.T) {
 	if s, err = n.enqueue(t.Context(), second); err != nil {
 		t.Fatal(err)
 	}
-	b.admit(n.lane.waiting, n.models[0])
+	b.admit(&n.lane.lines)
 	if got, want := len(s.pending), 3; got != want || s.out.Cached != len(second.Tokens)-want { // the token sampled last, which was never an input, and two new ones
 		t.Errorf("%d tokens are computed, want %d", got, want)
 	}
@@ -188,7 +188,7 @@ func TestCancellationFreesTheSlot(t *testing.T) {
 	default:
 		t.Error("the slot of the cancelled request was not given to the one that waits")
 	}
-	if len(n.lane.waiting) != 0 || len(gone.done) != 0 {
+	if n.lane.lines.first() != nil || len(gone.done) != 0 {
 		t.Error("a cancelled request still waits")
 	}
 	if _, err := n.Generate(ctx, Request{Tokens: []int32{1}}); !errors.Is(err, context.Canceled) {

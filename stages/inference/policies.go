@@ -20,14 +20,12 @@ type policies struct {
 	load   func(ctx context.Context, p *schemas.PolicyVersion) error
 	unload func(version int64)
 	single bool          // only the newest can be asked
-	limit  int           // loaded versions; exceeded only where all of them are in use and a new one is published
 	hold   time.Duration // longest wait for a version
 
-	mu        sync.Mutex
+	*stock    // of loaded versions; exceeded only where all of them are in use and a new one is published. What follows is under its mutex
 	published map[int64]*schemas.PolicyVersion
 	newest    int64 // published
 	loaded    map[int64]*residence
-	uses      uint64
 	changed   chan struct{} // closed when anything above changes
 }
 
@@ -39,10 +37,12 @@ type residence struct {
 }
 
 func newPolicies(limit int, hold time.Duration, load func(context.Context, *schemas.PolicyVersion) error, unload func(int64)) *policies {
-	return &policies{
-		load: load, unload: unload, limit: limit, hold: hold, newest: none,
+	p := &policies{
+		load: load, unload: unload, hold: hold, newest: none,
 		published: map[int64]*schemas.PolicyVersion{}, loaded: map[int64]*residence{}, changed: make(chan struct{}),
 	}
+	p.join(newStock(limit - 1))
+	return p
 }
 
 // publish makes versions known: requests held for them go on.
@@ -86,6 +86,17 @@ func (p *policies) serving() int64 {
 		}
 	}
 	return newest
+}
+
+// behind is how many versions are published and newer than what serves; 0 before the first is served.
+func (p *policies) behind() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	serving := p.serving()
+	if serving == none {
+		return 0
+	}
+	return p.newest - serving
 }
 
 // use waits until a version is loaded, and keeps it so until release is called.
@@ -154,30 +165,7 @@ func (p *policies) release(version int64) {
 	if r.users--; r.users > 0 {
 		return
 	}
-	for len(p.loaded) > p.limit && p.evict() {
-	}
-	p.broadcast()
-}
-
-// makeRoom reports whether one more version may be loaded, and unloads one where that is needed. The lock is held.
-func (p *policies) makeRoom() bool {
-	return len(p.loaded) < p.limit || p.evict()
-}
-
-// evict unloads the least recently used version that is neither in use nor the one that serves. The lock is held.
-func (p *policies) evict() bool {
-	victim, serving := none, p.serving()
-	for v, r := range p.loaded {
-		if r.users == 0 && v != serving && (victim == none || r.used < p.loaded[victim].used) {
-			victim = v
-		}
-	}
-	if victim == none {
-		return false
-	}
-	delete(p.loaded, victim)
-	p.unload(victim)
-	return true
+	p.trim()
 }
 
 // wait calls done, under the lock, whenever something has changed, until it says so or fails; what names the wait that

@@ -54,24 +54,24 @@ func (n *native) enqueueProbe(ctx context.Context, p Probe) (*probing, error) {
 		return nil, err
 	}
 	if most := model.model.Config().MaxPositionEmbeddings; len(p.Tokens) > most {
-		return nil, refuse(http.StatusBadRequest, CodeTooLong, "the sequence has %d tokens, %s has %d positions", len(p.Tokens), policyName(p.Policy, model.id), most)
+		return nil, refuse(http.StatusBadRequest, CodeTooLong, "the sequence has %d tokens, %s has %d positions", len(p.Tokens), policyName(p.Policy, model.version), most)
 	}
 	if err := model.known(p.Tokens); err != nil {
 		return nil, err
 	}
 	q := &probing{ctx: ctx, probe: p, model: model, done: make(chan probed, 1)}
-	n.probes = append(n.probes, q)
+	n.probes.push(q)
 	wake(n.probed)
 	return q, nil
 }
 
 // answerProbes is the loop that answers probes until ctx ends.
-func (n *native) answerProbes(ctx context.Context) {
+func (e *engine) answerProbes(ctx context.Context) {
 	for ctx.Err() == nil {
-		batch := n.takeProbes()
+		batch := e.takeProbes()
 		if len(batch) == 0 {
 			select {
-			case <-n.probed:
+			case <-e.probed:
 			case <-ctx.Done():
 			}
 			continue
@@ -80,22 +80,28 @@ func (n *native) answerProbes(ctx context.Context) {
 	}
 }
 
-// takeProbes takes the oldest probe and others of the same model, StepTokens tokens in all if the first has no more.
-func (n *native) takeProbes() (batch []*probing) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	tokens := 0
-	n.probes = slices.DeleteFunc(n.probes, func(p *probing) bool {
+// takeProbes takes the oldest probe of the run whose turn it is and others of the same model, StepTokens tokens in all if the
+// first has no more.
+func (e *engine) takeProbes() (batch []*probing) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	first := e.probes.take()
+	if first == nil {
+		return nil
+	}
+	batch, tokens := []*probing{first}, len(first.probe.Tokens)
+	e.probes.drop(func(p *probing) bool {
 		if p.ctx.Err() != nil {
 			return true
 		}
 		size := len(p.probe.Tokens)
-		if len(batch) > 0 && (p.model != batch[0].model || tokens+size > n.cfg.StepTokens) {
+		if p.model != first.model || tokens+size > e.cfg.StepTokens {
 			return false
 		}
 		batch, tokens = append(batch, p), tokens+size
 		return true
 	})
+	e.probes.charge(first.model.of, tokens)
 	return batch
 }
 
@@ -120,7 +126,7 @@ func prefill(batch []*probing) {
 		own := logprobs[:len(p.probe.Tokens):len(p.probe.Tokens)]
 		logprobs = logprobs[len(own):]
 		if slices.ContainsFunc(own, func(l float32) bool { return math.IsNaN(float64(l)) || math.IsInf(float64(l), 0) }) {
-			p.end(nil, refuse(http.StatusInternalServerError, CodeUnusable, "%s gives log-probabilities that are not finite", policyName(p.probe.Policy, m.id)))
+			p.end(nil, refuse(http.StatusInternalServerError, CodeUnusable, "%s gives log-probabilities that are not finite", policyName(p.probe.Policy, m.version)))
 			continue
 		}
 		p.end(own, nil)

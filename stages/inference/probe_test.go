@@ -242,10 +242,10 @@ func TestProbesEndWithTheServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	cancel()
-	if batch := n.takeProbes(); len(batch) != 1 || batch[0] != q || len(n.probes) != 0 || len(left.done) != 0 {
-		t.Errorf("%d probes are answered, %d still wait", len(batch), len(n.probes))
+	if batch := n.takeProbes(); len(batch) != 1 || batch[0] != q || n.probes.first() != nil || len(left.done) != 0 {
+		t.Errorf("%d probes are answered, %v still waits", len(batch), n.probes.first())
 	}
-	n.probes = append(n.probes, q)
+	n.probes.push(q)
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
 	if err := n.Run(stopped); err != nil {

@@ -163,7 +163,7 @@ func TestHeldRequestOutlivesTheDeadlineOfItsBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, g := serveGated(t, func(*Config) {})
 		network := make(pipes)
-		hs := s.httpServer()
+		hs := httpServer(s.root(), s.cfg)
 		go hs.Serve(network) //nolint:errcheck // it is closed below
 		cl := NewClient("http://server")
 		cl.http.Transport = &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {

@@ -2,11 +2,11 @@ package inference
 
 import "slices"
 
-// mixed marks a slot whose keys and values come from several versions.
+// mixed marks a slot whose keys and values come from several models.
 const mixed int64 = -2
 
 // slots says what the decoder's slots hold. A prompt that goes on where a slot ends, as the next turn of a conversation
-// does, takes that slot and only its new tokens are computed; as equal tokens under an equal version have equal keys and
+// does, takes that slot and only its new tokens are computed; as equal tokens under an equal model have equal keys and
 // values, bit for bit, it makes no difference to what is sampled.
 type slots struct {
 	held []held
@@ -14,17 +14,22 @@ type slots struct {
 }
 
 type held struct {
-	tokens  []int32 // whose keys and values the slot holds, from position 0
-	version int64   // that computed them
-	busy    bool
-	used    uint64 // when it was taken last, in uses
+	tokens []int32 // whose keys and values the slot holds, from position 0
+	model  int64   // that computed them: served.id
+	busy   bool
+	used   uint64 // when it was taken last, in uses
 }
 
 func newSlots(n int) *slots { return &slots{held: make([]held, n)} }
 
+// some reports whether a slot is free.
+func (s *slots) some() bool {
+	return slices.ContainsFunc(s.held, func(h held) bool { return !h.busy })
+}
+
 // take hands out a free slot and says how many tokens of the prompt it holds already, at most all but one: the slot that
 // the prompt repeats as a whole, the longest of those; otherwise the one that has not been used for longest.
-func (s *slots) take(prompt []int32, version int64) (slot, keep int, ok bool) {
+func (s *slots) take(prompt []int32, model int64) (slot, keep int, ok bool) {
 	slot = -1
 	oldest := -1
 	for i := range s.held {
@@ -36,7 +41,7 @@ func (s *slots) take(prompt []int32, version int64) (slot, keep int, ok bool) {
 			oldest = i
 		}
 		n := len(h.tokens)
-		if h.version == version && n > keep && n <= len(prompt) && slices.Equal(h.tokens, prompt[:n]) {
+		if h.model == model && n > keep && n <= len(prompt) && slices.Equal(h.tokens, prompt[:n]) {
 			slot, keep = i, n
 		}
 	}
@@ -45,22 +50,22 @@ func (s *slots) take(prompt []int32, version int64) (slot, keep int, ok bool) {
 	}
 	if slot < 0 {
 		slot = oldest
-		if h := &s.held[slot]; h.version == version {
+		if h := &s.held[slot]; h.model == model {
 			keep = common(h.tokens, prompt)
 		}
 	}
 	keep = min(keep, len(prompt)-1)
 	h := &s.held[slot]
 	s.uses++
-	h.tokens, h.version, h.busy, h.used = h.tokens[:keep], version, true, s.uses
+	h.tokens, h.model, h.busy, h.used = h.tokens[:keep], model, true, s.uses
 	return slot, keep, true
 }
 
-// extend says that a busy slot now holds more tokens, computed by version.
-func (s *slots) extend(slot int, tokens []int32, version int64) {
+// extend says that a busy slot now holds more tokens, computed by a model.
+func (s *slots) extend(slot int, tokens []int32, model int64) {
 	h := &s.held[slot]
-	if h.version != version {
-		h.version = mixed
+	if h.model != model {
+		h.model = mixed
 	}
 	h.tokens = append(h.tokens, tokens...)
 }

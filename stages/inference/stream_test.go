@@ -90,7 +90,7 @@ func TestReaderThatStopsIsLetGo(t *testing.T) {
 		}
 		s.backend = scripted{speech: rendererOf(t, tok), say: always(strings.Repeat("a", 50))}
 		network := make(pipes)
-		hs := s.httpServer()
+		hs := httpServer(s.root(), s.cfg)
 		go hs.Serve(network) //nolint:errcheck // it is closed below
 		ours, theirs := net.Pipe()
 		network <- theirs
@@ -190,7 +190,7 @@ func TestWatchedCompletionIsTheSame(t *testing.T) {
 
 // TestGrowingCompletionHasNoReason, also where it has just ended.
 func TestGrowingCompletionHasNoReason(t *testing.T) {
-	s := newSequence(t.Context(), Request{Tokens: []int32{1}, MaxTokens: 2, OnTokens: func(Completion) bool { return true }}, 0, nil)
+	s := newSequence(t.Context(), Request{Tokens: []int32{1}, MaxTokens: 2, OnTokens: func(Completion) bool { return true }}, &served{})
 	s.add(1, -1, nil)
 	s.add(2, -1, nil)
 	if c := s.soFar(); len(c.Tokens) != 2 || c.FinishReason != "" || cap(c.Tokens) != 2 {

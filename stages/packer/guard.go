@@ -32,8 +32,8 @@ func (c *Core) withoutSamples(g *schemas.SampleGroup, v verdict) error {
 		failed = cmp.Or(r.Error, failed)
 	}
 	if rollouts >= c.cfg.ZeroOutputBatches*c.run.BatchSize {
-		return pipeline.Fatal("step %d: the last %d rollouts, %d batches' worth, gave no sample (groups by what ended them: %s)%s: %s, or raise packer.zero_output_batches = %d; the next start has the whole allowance again",
-			c.state.Step+1, rollouts, c.cfg.ZeroOutputBatches, figures(groups), lastError(failed), remedy, c.cfg.ZeroOutputBatches)
+		return c.stops(v, pipeline.Fatal("step %d: the last %d rollouts, %d batches' worth, gave no sample (groups by what ended them: %s)%s: %s, or raise packer.zero_output_batches = %d; the next start has the whole allowance again",
+			c.state.Step+1, rollouts, c.cfg.ZeroOutputBatches, figures(groups), lastError(failed), remedy, c.cfg.ZeroOutputBatches))
 	}
 	c.guard = guard{rollouts, groups, failed}
 	return nil

@@ -41,6 +41,7 @@ type Core struct {
 	rollouts, tokens int
 	wave             wave // ordered mode only
 	guard            guard
+	barren           barren
 	stats            Stats
 }
 
@@ -171,6 +172,7 @@ func (c *Core) end(g *schemas.SampleGroup, v verdict, step *int64, out *pipeline
 	}
 	out.Emit(pipeline.TopicOutcomes, outcome)
 	c.state.decided.Add(g.GroupID)
+	c.barren.ended(g, v)
 	c.state.Since.count(g, v.fate, outcome.Rollouts)
 }
 
@@ -179,6 +181,7 @@ func (c *Core) hold(h *held) {
 	if h.fate != "" {
 		return
 	}
+	c.barren = barren{}
 	c.rollouts += h.group.Emitted
 	for i := range h.samples {
 		c.tokens += h.samples[i].TokenIDs.Len()

@@ -20,6 +20,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"syscall"
 	"time"
@@ -45,8 +46,9 @@ const (
 // Sink writes a run's topics to Parquet. It uses Kafka directly: it reads all partitions by assignment and its
 // positions are in the files, so neither a consumer group nor a transaction has a part in it.
 type Sink struct {
-	rt  *pipeline.Runtime
-	cfg Config
+	rt      *pipeline.Runtime
+	cfg     Config
+	metrics *metrics
 }
 
 // New makes a sink; it does no I/O.
@@ -58,7 +60,8 @@ func New(rt *pipeline.Runtime, cfg Config) (*Sink, error) {
 		cfg.Dir = filepath.Join("runs", rt.Run.Name, "parquet")
 	}
 	rt.Health.Set(stage, false)
-	return &Sink{rt, cfg}, nil
+	m, err := newMetrics(rt.Registry)
+	return &Sink{rt, cfg, m}, err
 }
 
 // Run writes until ctx ends. Then it reads on to where the topics ended at that moment, under a deadline, writes
@@ -74,7 +77,7 @@ func (s *Sink) Run(ctx context.Context) error {
 	}
 	defer cl.Close()
 	defer s.rt.Health.Set(stage, false)
-	r := &reader{Sink: s, cl: cl, chains: map[string]map[int32]*Chain{}, ids: map[string][16]byte{}}
+	r := &reader{Sink: s, cl: cl, chains: map[string]map[int32]*Chain{}, ids: map[string][16]byte{}, lags: map[string]map[int32]int64{}}
 	var due time.Time
 	for ctx.Err() == nil {
 		if now := time.Now(); now.After(due) {
@@ -102,13 +105,16 @@ type reader struct {
 	cl     *kgo.Client
 	chains map[string]map[int32]*Chain // by full topic name and partition
 	ids    map[string][16]byte         // by full topic name
+	lags   map[string]map[int32]int64  // by topic and partition
 }
 
 // poll takes what comes within pollWait.
 func (r *reader) poll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pollWait)
 	defer cancel()
+	start := time.Now()
 	fetches := r.cl.PollRecords(ctx, pollRecords)
+	r.rt.Metrics.Waited.WithLabelValues(stage).Add(time.Since(start).Seconds())
 	for _, e := range fetches.Errors() {
 		if err := r.fetchError(e); err != nil {
 			return err
@@ -118,6 +124,9 @@ func (r *reader) poll(ctx context.Context) error {
 	var err error
 	fetches.EachPartition(func(p kgo.FetchTopicPartition) {
 		chain := r.chains[p.Topic][p.Partition]
+		if chain == nil {
+			return // of a fetch that failed as a whole
+		}
 		for _, rec := range p.Records {
 			if err != nil {
 				return
@@ -128,6 +137,9 @@ func (r *reader) poll(ctx context.Context) error {
 			}
 			err = chain.Append(rowOf(rec), now)
 			r.rt.Metrics.Records.WithLabelValues(stage, r.rt.BaseName(p.Topic)).Inc()
+		}
+		if chain != nil { // an error of the client's own comes with a partition of no topic
+			r.lag(r.rt.BaseName(p.Topic), p.Partition, pipeline.Behind(p, chain.next))
 		}
 	})
 	return err
@@ -173,6 +185,7 @@ func (r *reader) due(now time.Time) []*Chain {
 			held += c.bytes
 		}
 	})
+	r.metrics.buffered(held, due)
 	for held > r.cfg.MaxBufferedBytes {
 		largest := 0
 		for i, c := range rest {
@@ -215,6 +228,7 @@ func (r *reader) flush(ctx context.Context, chains []*Chain) (taken int, err err
 		if unreadable > 0 {
 			r.rt.Log.Warn("records could not be read; their bytes are in kafka_raw", "topic", c.file.topic, "partition", c.file.partition, "start", start, "records", unreadable)
 		}
+		r.metrics.written(c.table.name, rows)
 		r.rt.Log.Debug("file written", "topic", c.file.topic, "partition", c.file.partition, "start", start, "records", rows)
 	}
 	return taken, nil
@@ -225,18 +239,27 @@ func (r *reader) flush(ctx context.Context, chains []*Chain) (taken int, err err
 func (r *reader) publish(ctx context.Context, c *Chain) (unreadable int, err error) {
 	for {
 		unreadable, err = c.Flush()
+		r.rt.Wrote(stage, err)
 		if !errors.Is(err, pipeline.ErrTransient) && !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 			r.rt.Health.Set(stage, err == nil || errors.Is(err, ErrTaken))
 			return unreadable, err
 		}
 		r.rt.Health.Set(stage, false)
-		r.rt.Log.Warn("file not written yet; it is tried again", "stage", stage, "topic", c.file.topic, "partition", c.file.partition, "error", err)
+		r.rt.Log.Log(ctx, level(err), "file not written yet; it is tried again", "stage", stage, "topic", c.file.topic, "partition", c.file.partition, "error", err)
 		select {
 		case <-ctx.Done():
 			return unreadable, err
 		case <-time.After(retryEvery):
 		}
 	}
+}
+
+// level is that of the log for a file that could not be written; a full disk is told as a fault, once a minute.
+func level(err error) slog.Level {
+	if pipeline.NoRoom(err) {
+		return slog.LevelDebug
+	}
+	return slog.LevelWarn
 }
 
 func (r *reader) each(f func(topic string, c *Chain)) {

@@ -20,6 +20,7 @@ const maxPoll = 64
 // batches reads the steps of a run, one after the other, from every partition, or from those of one process.
 type batches struct {
 	rt    *pipeline.Runtime
+	as    string // the stage
 	cl    *kgo.Client
 	ranks []rank
 	// refused are, for dlq, the records that no packer wrote.
@@ -31,14 +32,15 @@ type rank struct {
 	read    bool          // by this process
 	fetched []*kgo.Record // not taken yet
 	next    int64         // the offset behind the last one taken
+	end     int64         // of what was committed, at the newest fetch
 }
 
-// openBatches reads rank r's partition from offsets[r] on, where wanted.
-func openBatches(rt *pipeline.Runtime, offsets []int64, wanted func(r int) bool) (*batches, error) {
+// openBatches reads rank r's partition from offsets[r] on, where wanted, for a stage.
+func openBatches(rt *pipeline.Runtime, as string, offsets []int64, wanted func(r int) bool) (*batches, error) {
 	if len(offsets) != rt.Run.Ranks {
 		return nil, pipeline.Fatal("the run's policies hold offsets of %d ranks, run.ranks = %d: set it back, it is fixed for a run", len(offsets), rt.Run.Ranks)
 	}
-	b := &batches{rt: rt}
+	b := &batches{rt: rt, as: as}
 	start := map[int32]kgo.Offset{}
 	for r, o := range offsets {
 		b.ranks = append(b.ranks, rank{read: wanted(r), next: o})
@@ -56,7 +58,10 @@ func openBatches(rt *pipeline.Runtime, offsets []int64, wanted func(r int) bool)
 	return b, nil
 }
 
-func (b *batches) close() { b.cl.Close() }
+func (b *batches) close() {
+	b.rt.Metrics.Lag(b.as, pipeline.TopicBatches, nil)
+	b.cl.Close()
+}
 
 // offsets are those of the first records that no step has taken.
 func (b *batches) offsets() []int64 {
@@ -87,7 +92,19 @@ func (b *batches) step(ctx context.Context, s int64) ([]*schemas.MicroBatch, err
 			count = m.Count
 		}
 	}
+	b.tellLag()
 	return all, nil
+}
+
+// tellLag says how many micro-batches wait.
+func (b *batches) tellLag() {
+	lag := map[int32]int64{}
+	for r, p := range b.ranks {
+		if p.read {
+			lag[int32(r)] = p.end - p.next
+		}
+	}
+	b.rt.Metrics.Lag(b.as, pipeline.TopicBatches, lag)
 }
 
 // check holds the last of micro against what must come: micro-batch i of rank r in step s.
@@ -145,14 +162,14 @@ func (b *batches) take(ctx context.Context, r int) (pipeline.Ref, *schemas.Micro
 			return rec.Ref, nil, fmt.Errorf("read %v: %w", rec.Ref, err)
 		}
 		p.fetched, p.next = p.fetched[1:], raw.Offset+1
-		b.rt.Metrics.Records.WithLabelValues(stage, pipeline.TopicBatches).Inc()
+		b.rt.Metrics.Records.WithLabelValues(b.as, pipeline.TopicBatches).Inc()
 		if err == nil {
 			return rec.Ref, rec.Value.(*schemas.MicroBatch), nil
 		}
 		if string(raw.Key) == strconv.Itoa(r) {
 			return rec.Ref, nil, pipeline.Fatal("%v cannot be read, and a batch cannot be skipped: restore the topic and the blob store, or start a new run: %w", rec.Ref, err)
 		}
-		b.refused = append(b.refused, b.rt.Refuse(stage, rec, raw, err))
+		b.refused = append(b.refused, b.rt.Refuse(b.as, rec, raw, err))
 	}
 }
 
@@ -163,13 +180,17 @@ func (b *batches) poll(ctx context.Context) error {
 	}
 	if errs := fetches.Errors(); len(errs) > 0 {
 		e := errs[0]
+		if errors.Is(e.Err, kerr.OffsetOutOfRange) && b.as == Shadow {
+			return pipeline.Fatal("%s/%d: micro-batches that this shadow trainer has not trained were deleted: clean-up waits for no shadow trainer. Begin another one under a new name, from a later version (--from-version)", e.Topic, e.Partition)
+		}
 		if errors.Is(e.Err, kerr.OffsetOutOfRange) {
 			return pipeline.Fatal("%s/%d: micro-batches that are not trained yet were deleted or the topic was made again: restore it, or start a new run", e.Topic, e.Partition)
 		}
 		return fmt.Errorf("read %s/%d: %w", e.Topic, e.Partition, pipeline.Denied(e.Err, pipeline.ReadTopic(e.Topic)))
 	}
-	fetches.EachRecord(func(r *kgo.Record) {
-		b.ranks[r.Partition].fetched = append(b.ranks[r.Partition].fetched, r)
+	fetches.EachPartition(func(ft kgo.FetchTopicPartition) {
+		r := &b.ranks[ft.Partition]
+		r.fetched, r.end = append(r.fetched, ft.Records...), ft.LastStableOffset
 	})
 	return nil
 }

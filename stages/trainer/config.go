@@ -44,7 +44,7 @@ type Config struct {
 	DecaySteps int64 `toml:"decay_steps"`
 	// Optimizer: adamw, or muon (torch learner) for the matrices of the layers, with AdamW for the rest.
 	Optimizer string `toml:"optimizer"`
-	// Momentum is Muon's.
+	// Momentum is Muon's: the share of the earlier direction that each step keeps.
 	Momentum float64 `toml:"momentum"`
 	// Betas are AdamW's decay rates of the first and the second moment.
 	Betas [2]float64 `toml:"betas"`

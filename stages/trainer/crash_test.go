@@ -21,6 +21,13 @@ func TestMain(m *testing.M) {
 	if op, fate, ok := strings.Cut(os.Getenv(standInEnv), " "); ok {
 		standIn(op, fate)
 	}
+	if spec := os.Getenv(shadowEnv); spec != "" {
+		if err := shadowProcess(strings.Split(spec, "|")); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if spec := os.Getenv(childEnv); spec != "" {
 		if err := trainerProcess(strings.Split(spec, "|")); err != nil {
 			fmt.Fprintln(os.Stderr, err)

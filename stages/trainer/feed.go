@@ -21,15 +21,16 @@ type feed struct {
 type prepared struct {
 	step    int64
 	train   Step
-	offsets []int64       // behind it
-	refused []*kgo.Record // on the way to it
-	before  time.Time     // when the step before ended
-	waited  time.Duration // from then until it was there
+	offsets []int64                // behind it
+	refused []*kgo.Record          // on the way to it
+	before  time.Time              // when the step before ended
+	waited  time.Duration          // from then until it was there
+	samples []schemas.PackedSample // where it is traced
 }
 
 // feed reads the steps after from until ctx ends, or work, and hands them over under work.
 func (t *Trainer) feed(ctx, work context.Context, from *schemas.PolicyVersion) (*feed, error) {
-	b, err := openBatches(t.rt, from.NextOffsets, t.reads)
+	b, err := openBatches(t.source, t.as, from.NextOffsets, t.reads)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +52,7 @@ func (t *Trainer) feed(ctx, work context.Context, from *schemas.PolicyVersion) (
 				train = func(context.Context) (Metrics, error) { return Metrics{}, failed }
 			}
 			select {
-			case f.out <- &prepared{step: s, train: train, offsets: b.offsets(), refused: b.refuse()}:
+			case f.out <- &prepared{step: s, train: train, offsets: b.offsets(), refused: b.refuse(), samples: t.traced(micro)}:
 			case <-f.ctx.Done():
 				f.err = f.ctx.Err()
 				return
@@ -78,4 +79,15 @@ func (f *feed) close() {
 	f.stop()
 	for range f.out { // what is prepared and not trained is read again
 	}
+}
+
+// traced is what is kept of micro-batches for their spans.
+func (t *Trainer) traced(micro []*schemas.MicroBatch) (all []schemas.PackedSample) {
+	if t.rt.Tracing == nil {
+		return nil
+	}
+	for _, m := range micro {
+		all = append(all, m.Samples...)
+	}
+	return all
 }

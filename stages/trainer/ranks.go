@@ -125,7 +125,7 @@ func (t *Trainer) ended(ctx context.Context) error {
 		return err
 	}
 	// Rank 0 goes when it has said so, and its word may be lost with it.
-	if published, failed := versions(ctx, t.rt); failed == nil && len(published) > 0 && published.newest().Final {
+	if published, failed := t.home.versions(ctx); failed == nil && len(published) > 0 && published.newest().Final {
 		return nil
 	}
 	return err

@@ -89,7 +89,7 @@ func (t *Trainer) resume(ctx context.Context, published history) (*schemas.Polic
 		t.discard()
 		return nil, err
 	}
-	t.rt.Metrics.Restore.WithLabelValues(stage).Observe(time.Since(start).Seconds())
+	t.rt.Metrics.Restore.WithLabelValues(t.as).Observe(time.Since(start).Seconds())
 	return from, nil
 }
 
@@ -223,7 +223,7 @@ func (t *Trainer) replay(ctx context.Context, in *prepared, published history, o
 		}
 	}
 	if !t.learner.Exact() {
-		return t.take(ctx, published, old)
+		return t.takeMade(ctx, published, old)
 	}
 	switch same, err := t.same(ctx, old); {
 	case err != nil:

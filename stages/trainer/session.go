@@ -23,15 +23,15 @@ func (t *Trainer) session(ctx context.Context) error {
 	if !t.alone() {
 		defer t.discard() // so that the other ranks notice
 	}
-	var p *publisher
+	var p writer
 	if t.leads() {
 		var err error
-		if p, err = claim(ctx, t.rt); err != nil {
+		if p, err = t.home.claim(ctx); err != nil {
 			return err
 		}
 		defer p.close()
 	}
-	published, err := versions(ctx, t.rt)
+	published, err := t.home.versions(ctx)
 	if err != nil {
 		return err
 	}
@@ -44,6 +44,8 @@ func (t *Trainer) session(ctx context.Context) error {
 	}
 	t.first = published[0]
 	newest := published.newest()
+	t.rt.Metrics.Policy(t.as, newest)
+	t.metrics.published.WithLabelValues().SetToCurrentTime()
 	if newest.Final {
 		return nil
 	}
@@ -82,7 +84,7 @@ func (t *Trainer) open() (err error) {
 
 // trainFrom trains every step after a version that the learner holds: those that are published again, the others new. A stop
 // lets the step at hand finish, and be published, for a while.
-func (t *Trainer) trainFrom(ctx context.Context, p *publisher, published history, from *schemas.PolicyVersion) (err error) {
+func (t *Trainer) trainFrom(ctx context.Context, p writer, published history, from *schemas.PolicyVersion) (err error) {
 	work, cancel := outlive(ctx, stopGrace)
 	defer cancel()
 	work, fail := context.WithCancelCause(work)
@@ -109,7 +111,7 @@ func (t *Trainer) trainFrom(ctx context.Context, p *publisher, published history
 			return err
 		}
 		in.before, in.waited = ended, time.Since(ended)
-		t.metrics.waited.Add(in.waited.Seconds())
+		t.rt.Metrics.Waited.WithLabelValues(t.as).Add(in.waited.Seconds())
 		if old := published.at(s); old != nil {
 			if err := t.replay(work, in, published, old); err != nil {
 				return err
@@ -122,6 +124,7 @@ func (t *Trainer) trainFrom(ctx context.Context, p *publisher, published history
 			}
 			ended = time.Now()
 			if !t.leads() {
+				t.rt.TraceTrained(t.as, v.training, -1, ended)
 				continue
 			}
 			air.Go(func() error {
@@ -147,8 +150,10 @@ type made struct {
 	checkpoint        bool // of which there is a checkpoint, too
 	config, tokenizer []byte
 	refused           []*kgo.Record
+	tokens            int64              // of its micro-batches
 	began             time.Time          // when the step's batch was there
 	figures           map[string]float64 // of the work
+	training          pipeline.Training  // for its spans
 }
 
 // advance trains a new step. When before has returned it copies what came out: there is one copy at a time.
@@ -159,6 +164,7 @@ func (t *Trainer) advance(ctx context.Context, in *prepared, before func() error
 		return nil, err
 	}
 	trained := time.Since(began)
+	training := pipeline.Training{Step: in.step, Samples: in.samples, Begun: began, Trained: time.Now(), Skipped: m.Skipped}
 	if err := before(); err != nil {
 		return nil, err
 	}
@@ -167,7 +173,7 @@ func (t *Trainer) advance(ctx context.Context, in *prepared, before func() error
 			Version: in.step, Step: in.step, Kind: schemas.KindFull, NextOffsets: in.offsets, Skipped: m.Skipped,
 			Metrics: finiteOnly(m.Values), Final: in.step == t.rt.Run.MaxSteps,
 		},
-		refused: in.refused, began: began,
+		refused: in.refused, tokens: m.Work.Tokens, began: began, training: training,
 	}
 	v.checkpoint = v.Final || v.Step%t.cfg.CheckpointInterval == 0
 	err = t.copyInto(ctx, v)

@@ -1,63 +1,74 @@
 package trainer
 
 import (
-	"fmt"
+	"context"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/prl-project/prl/pipeline"
 )
 
-// stageMetrics is what Prometheus sees of the trainer; the figures of training itself are in the topic metrics.
+// stageMetrics is what Prometheus sees of the trainer; all figures of training are in the topic metrics.
 type stageMetrics struct {
-	version prometheus.Gauge
-	skipped prometheus.Counter
-	seconds prometheus.Histogram
-	waited  prometheus.Counter
-	saved   prometheus.Counter
-	figures map[string]prometheus.Gauge
+	steps, skipped, tokens, saved, workers prometheus.Counter
+	seconds                                prometheus.Observer
+	figures                                map[string]*prometheus.GaugeVec // of the newest step, by their names there
+	published                              *prometheus.GaugeVec
 }
 
-// newStageMetrics registers the metrics; a nil reg keeps them to itself.
-func newStageMetrics(reg prometheus.Registerer) (*stageMetrics, error) {
-	gauge := func(name, help string) prometheus.Gauge {
-		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "prl_trainer_" + name, Help: help})
-	}
-	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: "prl_trainer_" + name, Help: help})
-	}
+// newStageMetrics registers the metrics prl_<name>_…; a nil reg keeps them to itself.
+func newStageMetrics(reg prometheus.Registerer, name string) (*stageMetrics, error) {
+	in := &pipeline.Instruments{Registry: reg}
 	m := &stageMetrics{
-		version: gauge("version", "The newest version this process has published."),
-		skipped: counter("skipped_steps_total", "Steps without update, as the gradient was not finite."),
-		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "prl_trainer_step_seconds", Help: "From a step's last micro-batch to its published version.", Buckets: prometheus.ExponentialBuckets(0.01, 2, 15)}),
-		waited:  counter("wait_seconds_total", "Time in which no batch was there to be trained."),
-		saved:   counter("save_seconds_total", "Time in which weights and checkpoints were stored, beside training."),
-		figures: map[string]prometheus.Gauge{
-			figureSpeed:  gauge("tokens_per_second", "Tokens of the last step's micro-batches per second, waiting included."),
-			figureMFU:    gauge("mfu", "Share of the operations per second that the devices have at best; 0 where that is not known."),
-			figureMemory: gauge("memory_bytes", "Most memory in use in the last step, of the device."),
+		steps:   in.Counter("prl_"+name+"_steps_total", "Steps that were trained and published.").WithLabelValues(),
+		skipped: in.Counter("prl_"+name+"_skipped_steps_total", "Steps without update, as the gradient was not finite.").WithLabelValues(),
+		tokens:  in.Counter("prl_"+name+"_tokens_total", "Tokens of the micro-batches that were trained.").WithLabelValues(),
+		saved:   in.Counter("prl_"+name+"_save_seconds_total", "Time in which weights and checkpoints were stored, beside training.").WithLabelValues(),
+		workers: in.Counter("prl_"+name+"_worker_starts_total", "Workers of PyTorch that were started; one that dies is replaced.").WithLabelValues(),
+		seconds: in.Histogram("prl_"+name+"_step_seconds", "From a step's last micro-batch to its published version.",
+			prometheus.ExponentialBuckets(0.01, 2, 15)).WithLabelValues(),
+		published: in.Gauge("prl_"+name+"_published_timestamp_seconds", "When this process has published its newest version, or resumed at it, in seconds since 1970."),
+		figures: map[string]*prometheus.GaugeVec{
+			figureMFU:    in.Gauge("prl_"+name+"_mfu_ratio", "Share of the operations per second that the devices have at best, in the newest step; not there where that is not known."),
+			figureMemory: in.Gauge("prl_"+name+"_memory_bytes", "Most memory in use in the newest step, of the device."),
+			"loss":       in.Gauge("prl_"+name+"_loss", "Loss of the newest step: the sum of its components."),
+			"entropy":    in.Gauge("prl_"+name+"_entropy_nats", "Mean entropy of the policy at the sampled tokens of the newest step."),
+			"kl":         in.Gauge("prl_"+name+"_kl_nats", "Divergence of the policy that is trained from the one that sampled, per token of the newest step."),
+			"ratio":      in.Gauge("prl_"+name+"_importance_ratio", "Mean ratio of the probabilities of the sampled tokens, of the policy that is trained to the one that sampled, in the newest step."),
+			"masked":     in.Gauge("prl_"+name+"_masked_ratio", "Share of the tokens of the newest step that the loss leaves out, as their ratio is out of bounds."),
+			"grad_norm":  in.Gauge("prl_"+name+"_gradient_norm", "Norm of the gradient of the newest step, before clipping."),
+			"lr":         in.Gauge("prl_"+name+"_learning_rate", "Learning rate of the newest step."),
 		},
 	}
-	if reg == nil {
-		return m, nil
-	}
-	all := []prometheus.Collector{m.version, m.skipped, m.seconds, m.waited, m.saved}
-	for _, g := range m.figures {
-		all = append(all, g)
-	}
-	for _, c := range all {
-		if err := reg.Register(c); err != nil {
-			return nil, fmt.Errorf("register the trainer's metrics: %w", err)
-		}
-	}
-	return m, nil
+	return m, in.Err()
 }
 
-func (m *stageMetrics) published(v *made) {
-	m.version.Set(float64(v.Version))
+// counted counts the workers that are started for learners.
+func (m *stageMetrics) counted(cfg Config, start func(context.Context, string) (Learner, error)) func(context.Context, string) (Learner, error) {
+	if cfg.Learner != LearnerTorch {
+		return start
+	}
+	return func(ctx context.Context, base string) (Learner, error) {
+		m.workers.Inc()
+		return start(ctx, base)
+	}
+}
+
+// made counts a version of this process that is published.
+func (m *stageMetrics) made(v *made) {
+	m.steps.Inc()
 	m.seconds.Observe(time.Since(v.began).Seconds())
+	m.tokens.Add(float64(v.tokens))
 	m.saved.Add(v.figures[figureSave])
+	m.published.WithLabelValues().SetToCurrentTime()
 	for name, g := range m.figures {
-		g.Set(v.figures[name])
+		g.Reset() // what a step does not have is not told
+		for _, figures := range []map[string]float64{v.Metrics, v.figures} {
+			if value, ok := figures[name]; ok {
+				g.WithLabelValues().Set(value)
+			}
+		}
 	}
 	if v.Skipped {
 		m.skipped.Inc()

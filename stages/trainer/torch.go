@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/pipeline/faults"
 	"github.com/prl-project/prl/schemas"
 	"github.com/prl-project/prl/stages/internal/lm"
 )
@@ -51,14 +52,17 @@ func (t *Torch) lost(err error) error {
 	failed, ok := errors.AsType[*failure](err)
 	switch {
 	case ok && failed.OutOfMemory:
-		return pipeline.Fatal("the torch worker ran out of memory %w: give it more, or make run.seq_len or the model smaller", err)
+		return outOfMemory(pipeline.Fatal("the torch worker ran out of memory %w: %s", err, faults.TrainerOutOfMemory.Do))
 	case ok && failed.PeerLost && t.cfg.Torch.WorldSize > 1:
 		return fmt.Errorf("%w: rank %d of %d has lost another one %w", pipeline.ErrTransient, t.cfg.Torch.Rank, t.cfg.Torch.WorldSize, failed)
 	case ok:
 		return pipeline.Fatal("the torch worker failed %w", err)
 	case errors.Is(err, pipeline.ErrTransient):
 		if n := t.deaths.Add(1); n >= maxDeaths {
-			return pipeline.Fatal("%d workers in a row: %w", n, err)
+			err = pipeline.Fatal("%d workers in a row: %w", n, err)
+		}
+		if errors.Is(err, errKilled) {
+			return outOfMemory(err)
 		}
 	}
 	return err

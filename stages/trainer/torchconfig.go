@@ -10,7 +10,7 @@ import (
 	"github.com/prl-project/prl/pipeline"
 )
 
-// TorchConfig is the section [trainer.torch], which the torch learner reads. But for dtype and [trainer.torch.lora] it says
+// TorchConfig is the section [trainer.torch]: settings of the torch learner alone. But for dtype and [trainer.torch.lora] it says
 // where and how fast the same is computed, and may be changed from one start to the next.
 type TorchConfig struct {
 	// Python is an interpreter that has PyTorch and transformers, as `make torch` sets one up; found as the shell finds it.
@@ -34,7 +34,7 @@ type TorchConfig struct {
 	// OffloadOptimizer keeps the optimizer's state in the host's memory.
 	OffloadOptimizer bool `toml:"offload_optimizer"`
 	// PeakTFLOPS is what one device computes at best, in 10¹² operations per second, for the share that is reached (mfu);
-	// 0 for what is known of the device, if anything.
+	// 0 for what is known of the device, if anything. Unit: TFLOP/s.
 	PeakTFLOPS float64 `toml:"peak_tflops"`
 	// WorldSize is the number of processes that train together, one per device; it divides run.ranks.
 	WorldSize int `toml:"world_size"`

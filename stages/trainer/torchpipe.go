@@ -160,7 +160,7 @@ func (w *worker) read() (a answer, err error) {
 func (w *worker) death() error {
 	cause := w.cmd.ProcessState.String()
 	if s, ok := w.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && s.Signal() == syscall.SIGKILL {
-		cause += ", as the kernel does where memory runs out"
+		return fmt.Errorf("%w: the torch worker died at %s (%s, %w)", pipeline.ErrTransient, w.oldest(), cause, errKilled)
 	}
 	return fmt.Errorf("%w: the torch worker died at %s (%s)", pipeline.ErrTransient, w.oldest(), cause)
 }

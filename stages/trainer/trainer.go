@@ -58,6 +58,9 @@ type Trainer struct {
 	model      ModelConfig
 	newLearner func(ctx context.Context, base string) (Learner, error) // base: see NewTorch
 	metrics    *stageMetrics
+	as         string            // the stage's name
+	source     *pipeline.Runtime // whose batches are trained
+	home       home              // of the versions
 
 	learner Learner // nil, or it holds a version whole, that of number holds
 	holds   int64
@@ -76,18 +79,26 @@ type stored struct {
 
 // New checks the configuration; Run starts the work.
 func New(rt *pipeline.Runtime, cfg Config, model ModelConfig) (*Trainer, error) {
+	return newTrainer(rt, stage, cfg, model)
+}
+
+// newTrainer makes a trainer of the run's batches and versions, under the name of a stage.
+func newTrainer(rt *pipeline.Runtime, as string, cfg Config, model ModelConfig) (*Trainer, error) {
 	if err := errors.Join(rt.Run.Validate(), cfg.Validate(), cfg.check(rt.Run), model.Validate()); err != nil {
 		return nil, err
 	}
 	if model.Folder == "" && model.MaxPosition > rt.Run.SeqLen {
 		return nil, fmt.Errorf("model.max_position = %d: at most run.seq_len = %d, or a sample could be longer than a micro-batch", model.MaxPosition, rt.Run.SeqLen)
 	}
-	metrics, err := newStageMetrics(rt.Registry)
+	metrics, err := newStageMetrics(rt.Registry, as)
 	if err != nil {
 		return nil, err
 	}
-	rt.Health.Set(stage, false)
-	return &Trainer{rt: rt, cfg: cfg, model: model, newLearner: learners(rt.Run, cfg, model), metrics: metrics}, nil
+	rt.Health.Set(as, false)
+	return &Trainer{
+		rt: rt, cfg: cfg, model: model, newLearner: metrics.counted(cfg, learners(rt.Run, cfg, model)), metrics: metrics,
+		as: as, source: rt, home: inTopics{rt},
+	}, nil
 }
 
 // learners makes the learners of a trainer, one after the other.
@@ -117,12 +128,15 @@ func (t *Trainer) Run(ctx context.Context) error {
 		case err == nil, ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)):
 			return nil
 		case errors.Is(err, pipeline.ErrFatal), errors.Is(err, pipeline.ErrFenced):
-			return fmt.Errorf("%s: %w", stage, err)
+			return fmt.Errorf("%s: %w", t.as, err)
 		}
 		if time.Since(start) > time.Minute {
 			pause.Reset()
 		}
-		t.rt.Log.Warn("stage starts over", "stage", stage, "error", err)
+		t.rt.Wrote(t.as, err)
+		t.outOfMemory(err)
+		t.rt.Metrics.Restarts.WithLabelValues(t.as).Inc()
+		t.rt.Log.Warn("stage starts over", "stage", t.as, "error", err)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -138,12 +152,12 @@ func (t *Trainer) end() {
 		return
 	}
 	if err := t.scratch.remove(); err != nil {
-		t.rt.Log.Warn("files in the making are left", "stage", stage, "error", err)
+		t.rt.Log.Warn("files in the making are left", "stage", t.as, "error", err)
 	}
 	t.scratch = nil
 }
 
-func (t *Trainer) ready(ok bool) { t.rt.Health.Set(stage, ok) }
+func (t *Trainer) ready(ok bool) { t.rt.Health.Set(t.as, ok) }
 
 // outlive is a context that ends wait after ctx does.
 func outlive(ctx context.Context, wait time.Duration) (context.Context, context.CancelFunc) {

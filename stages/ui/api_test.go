@@ -414,7 +414,7 @@ func TestFilesAreNotForgotten(t *testing.T) {
 		t.Errorf("%d rollouts, %+v", n, u.model.load)
 	}
 	u.model.run.Policy(uitest.Version(2, true))
-	if list := u.model.notices(u.flowView(), u.now()); len(list) != 1 || !strings.Contains(list[0].Text, files[0].Path) {
+	if list := u.notices(); len(list) != 1 || !strings.Contains(list[0].Text, files[0].Path) {
 		t.Errorf("%+v", list)
 	}
 }
@@ -470,7 +470,7 @@ func TestNotices(t *testing.T) {
 				m.recent.errors = last(m.recent.errors, []string{"", "model: gone"}[i%2])
 			}
 		},
-		"3 records were refused":                func(m *model) { m.dlq = deadLetters{3, "scorer: no"} },
+		"3 records were refused":                func(m *model) { m.dlq.counted(3, "scorer: no", 3) },
 		"The gradient of step 7 was not finite": func(m *model) { m.small(&schemas.PolicyVersion{Version: 7, Step: 7, Skipped: true}) },
 		"cannot be followed: gone":              func(m *model) { m.load.Error = "gone" },
 		"No environment server has written for 60 s, and 1 tasks are open": func(m *model) {
@@ -481,11 +481,11 @@ func TestNotices(t *testing.T) {
 		"No group has ended for 10m0s": func(m *model) { m.load.Live, m.recent.outcome = true, at.Add(-600e9) },
 	} {
 		m := newModel(DefaultConfig(), Options{Stages: drawn}, at)
-		if list := m.notices(m.meter.View(at), at); len(list) != 0 {
+		if list := m.notices(m.meter.View(at), nil, at); len(list) != 0 {
 			t.Fatalf("a run of which nothing is known: %v", list)
 		}
 		feed(m)
-		list := m.notices(m.meter.View(at), at)
+		list := m.notices(m.meter.View(at), nil, at)
 		if len(list) != 1 || !strings.Contains(list[0].Text, want) {
 			t.Errorf("want %q: %+v", want, list)
 		}

@@ -16,14 +16,17 @@ type model struct {
 	rollouts *index.Index
 	tail     *tail
 
-	mu     sync.Mutex
-	run    *series.Run
-	meter  *flow.Meter
-	load   Loading
-	recent recent
-	policy *schemas.PolicyVersion // the newest
-	dlq    deadLetters
-	rev    int64 // grows with whatever can be seen
+	mu        sync.Mutex
+	run       *series.Run
+	meter     *flow.Meter
+	load      Loading
+	recent    recent
+	policy    *schemas.PolicyVersion // the newest
+	dlq       deadLetters
+	told      told
+	emitter   []byte          // its newest state
+	announced map[string]bool // environments of which a server has told
+	rev       int64           // grows with whatever can be seen
 }
 
 // Loading says how much of the run is known.
@@ -49,15 +52,18 @@ type recent struct {
 
 const recently = 200
 
+// maxEnvs bounds the environments that are remembered.
+const maxEnvs = 1000
+
 func newModel(cfg Config, o Options, now time.Time) *model {
 	return &model{
 		rollouts: index.New(cfg.MaxRollouts), tail: &tail{limit: int64(cfg.TailMiB) << 20}, run: series.New(),
-		meter: flow.New(o.Stages, now),
+		meter: flow.New(o.Stages, now), announced: map[string]bool{},
 	}
 }
 
 // feed takes records that have just come.
-func (m *model) feed(recs []pipeline.Record, now time.Time) {
+func (m *model) feed(recs []pipeline.Stamped, now time.Time) {
 	if len(recs) == 0 {
 		return
 	}
@@ -66,7 +72,11 @@ func (m *model) feed(recs []pipeline.Record, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, r := range recs {
-		m.meter.Record(r, now)
+		m.meter.Record(r.Record, now)
+		if r.Topic == pipeline.TopicDLQ {
+			m.dlq.came(r.Offset, r.Refused)
+			continue
+		}
 		switch v := r.Value.(type) {
 		case *schemas.Trace:
 			rollouts = append(rollouts, rolloutOf(r.Ref, v, now))
@@ -83,6 +93,18 @@ func (m *model) feed(recs []pipeline.Record, now time.Time) {
 			m.tail.group(v)
 		case *schemas.MicroBatch:
 			m.tail.batch(v)
+		case *schemas.StageState:
+			if v.Stage == "emitter" && len(v.Core) > 0 {
+				m.emitter = v.Core
+			}
+			m.told.lives(v.Stage, r.Time)
+		case *schemas.EnvInfo:
+			if len(m.announced) < maxEnvs {
+				m.announced[v.Env] = true
+			}
+		case *schemas.PolicyVersion:
+			m.told.trained(r.Time)
+			m.small(v)
 		default:
 			m.small(v)
 		}
@@ -98,6 +120,7 @@ func (m *model) small(v schemas.Record) {
 	switch v := v.(type) {
 	case *schemas.MetricPoint:
 		m.run.Metric(v)
+		m.told.point(v)
 	case *schemas.EvalResult:
 		m.run.Eval(v)
 	case *schemas.PolicyVersion:

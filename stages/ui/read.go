@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -22,7 +23,7 @@ const (
 // followed are the topics that are read live, beside those of tasks.
 var followed = []string{
 	pipeline.TopicEnvs, pipeline.TopicTraces, pipeline.TopicEvalTraces, pipeline.TopicSamples, pipeline.TopicOutcomes,
-	pipeline.TopicBatches, pipeline.TopicPolicies, pipeline.TopicEvals, pipeline.TopicMetrics, pipeline.TopicState,
+	pipeline.TopicBatches, pipeline.TopicPolicies, pipeline.TopicEvals, pipeline.TopicMetrics, pipeline.TopicState, pipeline.TopicDLQ,
 }
 
 // fromFiles are the topics whose files are read from the beginning of the run: the small ones first, so that the curves are
@@ -84,8 +85,10 @@ func (u *UI) readOnce(ctx context.Context, seen positions, left *[]part) error {
 	*left = append(*left, work...)
 	u.model.locked(func() { u.model.load.Files += len(work) })
 	if !u.options.Live {
+		u.countDeadLetters(math.MaxInt64)
 		return u.loadFiles(ctx, left)
 	}
+	u.countDeadLetters(from.at(pipeline.TopicDLQ, 0))
 	loading, stop := context.WithCancel(ctx)
 	loaded := make(chan error, 1)
 	go func() { loaded <- guarded(func() error { return u.loadFiles(loading, left) }) }()
@@ -145,7 +148,7 @@ func (u *UI) plan(seen positions) (work []part, from positions, err error) {
 			seen.raise(name, p, end)
 		}
 	}
-	for _, topic := range []string{pipeline.TopicSamples, pipeline.TopicBatches, pipeline.TopicState, pipeline.TopicEnvs, pipeline.TopicTasks("any")} {
+	for _, topic := range []string{pipeline.TopicSamples, pipeline.TopicBatches, pipeline.TopicState, pipeline.TopicEnvs, pipeline.TopicTasks("any"), pipeline.TopicDLQ} {
 		ends, err := u.files.Ends(topic)
 		if err != nil {
 			return nil, nil, err
@@ -187,7 +190,7 @@ func (u *UI) loadFiles(ctx context.Context, left *[]part) error {
 		m.locked(func() { m.load.Loaded++; m.rev++ })
 	}
 	m.rollouts.Forget()
-	return u.countDeadLetters()
+	return nil
 }
 
 func (u *UI) loadFile(ctx context.Context, p part) error {
@@ -260,20 +263,31 @@ func (u *UI) loadStates(ctx context.Context) error {
 	return nil
 }
 
-// follow reads the topics from positions on until that fails.
-func (u *UI) follow(ctx context.Context, from, seen positions) error {
+// topics are those that are followed.
+func (u *UI) topics() []string {
 	topics := slices.Clone(followed)
 	for _, env := range u.options.Envs {
 		topics = append(topics, pipeline.TopicTasks(env))
 	}
+	return topics
+}
+
+// follow reads the topics from positions on until that fails.
+func (u *UI) follow(ctx context.Context, from, seen positions) error {
 	if err := u.ping(ctx); err != nil {
 		return err
 	}
-	f, err := u.rt.FollowFrom(from, topics...)
+	f, err := u.rt.FollowFrom(from, u.topics()...)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
+	u.begin(from)
+	return u.listen(ctx, f, seen)
+}
+
+// begin says where following begins.
+func (u *UI) begin(from positions) {
 	u.model.locked(func() {
 		for topic, parts := range from {
 			for p, at := range parts {
@@ -282,9 +296,13 @@ func (u *UI) follow(ctx context.Context, from, seen positions) error {
 		}
 		u.model.load.Live, u.model.load.Error = true, ""
 	})
+}
+
+// listen takes what comes until that fails.
+func (u *UI) listen(ctx context.Context, f *pipeline.Follower, seen positions) error {
 	for heard := u.now(); ; {
 		poll, cancel := context.WithTimeout(ctx, pollWait)
-		recs, err := f.Poll(poll)
+		recs, err := f.PollStamped(poll)
 		if errors.Is(err, pipeline.ErrTransient) {
 			<-poll.Done() // it may fail at once, again and again
 			err = nil
@@ -311,6 +329,9 @@ func (u *UI) follow(ctx context.Context, from, seen positions) error {
 	}
 }
 
+// unanswered begins the error of a ping.
+const unanswered = "the brokers do not answer"
+
 // ping reports an error where the brokers do not answer.
 func (u *UI) ping(ctx context.Context) error {
 	cl, err := u.rt.Client()
@@ -321,7 +342,7 @@ func (u *UI) ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pingWait)
 	defer cancel()
 	if err := cl.Ping(ctx); err != nil {
-		return fmt.Errorf("the brokers do not answer: %w", err)
+		return fmt.Errorf("%s: %w", unanswered, err)
 	}
 	return nil
 }

@@ -48,13 +48,12 @@ func (u *UI) getRun(r *http.Request) (any, error) {
 		}
 		return runAnswer{Run: name, Now: u.now(), View: run.View(points), Notices: []Notice{}}, nil
 	}
-	view := u.flowView()
 	names := u.model.rollouts.Names()
 	a := runAnswer{Run: u.rt.Run.Name, MaxSteps: u.options.MaxSteps, Now: u.now(), Rollouts: u.model.rollouts.Len(), Names: names}
 	u.model.locked(func() {
 		a.View, a.Loading = u.model.run.View(points), u.model.load
-		a.Notices = u.model.notices(view, u.now())
 	})
+	a.Notices = u.notices()
 	return a, nil
 }
 

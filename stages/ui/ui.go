@@ -1,7 +1,7 @@
 // Package ui is the page of a run: whether it learns, where it is slow, and any rollout it has played. It only reads: no run
 // is another one for being looked at, and whatever models and environments wrote is shown as text.
 //
-//	Reads   every topic but requests and dlq, from where the sink's files end (from its start where there are none); the
+//	Reads   every topic but requests, from where the sink's files end (from its start where there are none); the
 //	        sink's files, as far as they go back
 //	Writes  nothing, and is in no consumer group
 //	Key     none: as many pages as one likes
@@ -65,6 +65,8 @@ type Options struct {
 	// Yield makes the page give way to the run that it is a part of: it takes another port where the one that is asked for
 	// is taken, and where it fails it says so in the log and ends without an error.
 	Yield bool
+	// OpenGroups reads from the emitter's state how many groups and rollouts have no outcome; nil where nobody asks.
+	OpenGroups func(state []byte) (groups, rollouts int, err error)
 }
 
 // UI is the stage.
@@ -91,7 +93,7 @@ func New(rt *pipeline.Runtime, cfg Config, o Options) (*UI, error) {
 	u.model = newModel(cfg, o, now())
 	u.words = &tokenizers{blobs: rt.Blobs}
 	u.others = &otherRuns{dir: o.Runs}
-	return u, nil
+	return u, u.measure()
 }
 
 // Listen opens the port and gives the address of the page. Run does it where nobody has.

@@ -84,3 +84,18 @@ func Chromium(t testing.TB) string {
 	That(t, false, "PRL_TEST_CHROMIUM", "no Chromium on PATH: `make chromium` installs it")
 	return ""
 }
+
+// Validators wants what `make validators` puts into dir (.cache/validators), and a run that is not -short. It gives the folder of
+// the programs.
+func Validators(t testing.TB, dir string) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: no validators")
+	}
+	bin, err := filepath.Abs(filepath.Join(dir, "bin"))
+	if err == nil {
+		_, err = os.Stat(filepath.Join(dir, "installed"))
+	}
+	That(t, err == nil, "PRL_TEST_VALIDATORS", "no promtool, helm and so on: `make validators` installs them")
+	return bin
+}

@@ -1,6 +1,10 @@
 package mcptools
 
-import "net/http"
+import (
+	"net/http"
+
+	"github.com/prl-project/prl/pipeline/tracing"
+)
 
 // bounded is an HTTP client that takes answers up to a size.
 func bounded(c *http.Client) *http.Client {
@@ -8,18 +12,14 @@ func bounded(c *http.Client) *http.Client {
 		c = &http.Client{}
 	}
 	b := *c
-	b.Transport = limit{c.Transport}
+	b.Transport = limit{tracing.Carry(c.Transport)}
 	return &b
 }
 
-type limit struct{ http.RoundTripper } // nil for the default one
+type limit struct{ http.RoundTripper }
 
 func (l limit) RoundTrip(r *http.Request) (*http.Response, error) {
-	next := l.RoundTripper
-	if next == nil {
-		next = http.DefaultTransport
-	}
-	resp, err := next.RoundTrip(r)
+	resp, err := l.RoundTripper.RoundTrip(r)
 	if err == nil {
 		resp.Body = http.MaxBytesReader(nil, resp.Body, mostBytes)
 	}

@@ -49,6 +49,8 @@ type Server struct {
 	Only []string `toml:"only" json:"only"`
 	// TimeoutS is how many seconds the start, and each call, may take; 0.1 to 3600, and 0 for 20.
 	TimeoutS float64 `toml:"timeout_s" json:"timeout_s"`
+	// Name is the environment in whose name what a local server prints is logged, at level debug; empty for none.
+	Name string `toml:"-" json:"-"`
 	// Client speaks HTTP, and adds what the server wants to know of whoever calls; nil for one that adds nothing.
 	Client *http.Client `toml:"-" json:"-"`
 	// Alt puts an image of a tool's answer into words, for models that read only text; without it they cannot play on.

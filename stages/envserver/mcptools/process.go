@@ -35,7 +35,7 @@ func start(s Server) (*process, error) {
 		return nil, errors.Join(fmt.Errorf("pipe from it: %w", err), in.Close())
 	}
 	defer answers.Close()
-	p := &process{in: in, out: out, printed: child.NewOutput(child.NewRecord("", "", 0), 0, nil)}
+	p := &process{in: in, out: out, printed: child.NewOutput(child.NewRecord("", s.Name, 0), 0, nil)}
 	cmd := exec.Command(s.Command[0], s.Command[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Dir, cmd.Env = theirs, answers, p.printed, s.Folder, s.Env
 	if p.Process, err = child.Start(cmd, syscall.SIGKILL); err != nil {

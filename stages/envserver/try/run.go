@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prl-project/prl/stages/envserver/env"
@@ -34,7 +33,6 @@ type Run struct {
 
 	server Server // with the model's name
 	client *client
-	warned atomic.Bool // something was logged
 }
 
 // Sampling is how the model is asked.
@@ -190,7 +188,6 @@ func (r *Run) warner() func(error) {
 		failed++
 		if now := time.Now(); now.Sub(last) >= warnEvery {
 			r.Log.Warn("model calls fail and are tried again", "failed", failed, "error", err)
-			r.warned.Store(true)
 			last, failed = now, 0
 		}
 	}

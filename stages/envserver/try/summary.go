@@ -12,9 +12,7 @@ import (
 
 // summary prints what the rollouts come to. Those that failed count in no mean.
 func (v *view) summary(took time.Duration) {
-	if v.bar != nil {
-		v.bar.Close()
-	}
+	v.bar.Close()
 	p := v.figures()
 	scored := len(v.results) - v.failed
 	p.printf("\n%d rollouts: %d scored, %d failed", len(v.results), scored, v.failed)

@@ -6,13 +6,10 @@ import (
 	"io"
 	"maps"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
-
-	"golang.org/x/term"
 
 	"github.com/prl-project/prl/stages/envserver/env"
 	"github.com/prl-project/prl/stages/internal/progress"
@@ -23,14 +20,17 @@ type view struct {
 	printer
 	run     *Run
 	side    *printer
-	bar     *progress.Printer // nil where the rollouts themselves are the progress
+	bar     *progress.Printer
 	results []*Result
 	failed  int
 }
 
 func newView(r *Run, out, side io.Writer) *view {
 	v := &view{printer: printer{out: out}, run: r, side: &printer{out: side}}
-	if f, ok := out.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
+	switch out.(type) {
+	case *progress.Terminal: // rollouts scroll by above it
+		v.bar = progress.NewPrinter(out)
+	default:
 		v.bar = progress.NewPrinter(side)
 	}
 	return v
@@ -69,19 +69,14 @@ func (v *view) add(res *Result) {
 	} else {
 		v.conversation(res)
 	}
-	if v.bar != nil {
-		if v.run.warned.Swap(false) {
-			v.bar.Close() // what was logged stays above it
-		}
-		note := "rollouts"
-		if rewards := v.rewards(); len(rewards) > 0 {
-			note += ", mean reward " + number(newFigure(rewards).mean)
-		}
-		if v.failed > 0 {
-			note += fmt.Sprintf(", %d failed", v.failed)
-		}
-		v.bar.ShowBar(progress.Bar{Done: len(v.results), Total: v.run.Rollouts, Note: note}, time.Now())
+	note := "rollouts"
+	if rewards := v.rewards(); len(rewards) > 0 {
+		note += ", mean reward " + number(newFigure(rewards).mean)
 	}
+	if v.failed > 0 {
+		note += fmt.Sprintf(", %d failed", v.failed)
+	}
+	v.bar.ShowBar(progress.Bar{Done: len(v.results), Total: v.run.Rollouts, Note: note}, time.Now())
 }
 
 // conversation is a rollout in few lines.

@@ -21,6 +21,7 @@ func (f *fleet) ask(ctx context.Context, key uint64, pin *int64, call func(ctx c
 		if err != nil {
 			return unavailable(ctx, errors.Join(err, last))
 		}
+		inference.Begun(ctx, s.url)
 		err = s.do(ctx, call)
 		f.give(s)
 		var wrong *inference.Error

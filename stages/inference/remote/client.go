@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/prl-project/prl/pipeline/tracing"
 )
 
 // client speaks JSON with one server.
@@ -63,6 +65,7 @@ func (c *client) call(ctx context.Context, method, path string, body, reply any)
 	if c.token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.token)
 	}
+	tracing.Inject(ctx, req.Header)
 	resp, err := c.http.Do(req)
 	if err != nil {
 		var op *net.OpError

@@ -6,16 +6,12 @@ import (
 	"os"
 	"strings"
 	"time"
-
-	"golang.org/x/term"
 )
 
 // Printer shows a View, or a Bar, over and over: in place on a terminal, as a line now and then elsewhere.
 type Printer struct {
 	out      io.Writer
-	terminal bool
-	width    int
-	lines    int // drawn on the terminal
+	terminal *Terminal // nil elsewhere
 	last     time.Time
 	step     int64
 }
@@ -26,14 +22,14 @@ const (
 	idleEvery   = 30 * time.Second // where no step has been made
 )
 
-// NewPrinter prints on out.
+// NewPrinter prints on out, which may be a Terminal.
 func NewPrinter(out io.Writer) *Printer {
 	p := &Printer{out: out}
-	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		p.terminal = true
-		if w, _, err := term.GetSize(int(f.Fd())); err == nil {
-			p.width = w
-		}
+	switch out := out.(type) {
+	case *Terminal:
+		p.terminal = out
+	case *os.File:
+		p.terminal, _ = NewTerminal(out)
 	}
 	return p
 }
@@ -41,12 +37,12 @@ func NewPrinter(out io.Writer) *Printer {
 // Show draws v if it is time to.
 func (p *Printer) Show(v *View, now time.Time) {
 	_, final := v.Final()
-	if p.terminal {
+	if p.terminal != nil {
 		if now.Sub(p.last) < screenEvery && !final {
 			return
 		}
 		p.last = now
-		p.draw(v.Screen(now, p.width))
+		p.draw(v.Screen(now, p.terminal.Width())...)
 		return
 	}
 	step := int64(-1)
@@ -86,7 +82,7 @@ func (p *Printer) Turn() { p.last = time.Time{} }
 // BarDue reports whether it is time to draw a bar that is not full, for those that have to work for one.
 func (p *Printer) BarDue(now time.Time) bool {
 	every := lineEvery
-	if p.terminal {
+	if p.terminal != nil {
 		every = screenEvery
 	}
 	return now.Sub(p.last) >= every
@@ -99,22 +95,19 @@ func (p *Printer) ShowBar(b Bar, now time.Time) {
 		return
 	}
 	p.last, p.step = now, int64(b.Done)
-	if p.terminal {
-		p.draw([]string{clip(b.String(), p.width)})
+	if p.terminal != nil {
+		p.draw(b.String())
 		return
 	}
 	fmt.Fprintf(p.out, "%d of %d %s\n", b.Done, b.Total, b.Note)
 }
 
-func (p *Printer) draw(lines []string) {
-	if p.lines > 0 {
-		fmt.Fprintf(p.out, "\x1b[%dA", p.lines)
-	}
-	for _, l := range lines {
-		fmt.Fprintf(p.out, "\x1b[2K%s\n", l)
-	}
-	p.lines = len(lines)
-}
+// draw replaces the picture. A terminal that is gone is no reason to stop.
+func (p *Printer) draw(lines ...string) { _ = p.terminal.Draw(lines) }
 
 // Close leaves the last picture on the terminal.
-func (p *Printer) Close() { p.lines = 0 }
+func (p *Printer) Close() {
+	if p.terminal != nil {
+		p.terminal.Leave()
+	}
+}

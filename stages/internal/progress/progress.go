@@ -1,13 +1,14 @@
 // Package progress is what one sees of a run while it goes, and what it says at its end, from the records of its topics
 // alone.
 //
-// Reads: policies, outcomes, evals, state (of the emitter). It writes nothing and no decision depends on it.
+// Reads: policies, outcomes, evals, envs, state (of the emitter). It writes nothing and no decision depends on it.
 package progress
 
 import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/prl-project/prl/pipeline"
@@ -15,15 +16,20 @@ import (
 )
 
 // Topics is what a View wants to be fed, all from the start.
-var Topics = []string{pipeline.TopicPolicies, pipeline.TopicOutcomes, pipeline.TopicEvals, pipeline.TopicState}
+var Topics = []string{pipeline.TopicPolicies, pipeline.TopicOutcomes, pipeline.TopicEvals, pipeline.TopicEnvs, pipeline.TopicState}
 
 // A View is the run as its topics tell it.
 type View struct {
 	// MaxSteps is where the run ends.
 	MaxSteps int64
+	// Envs are the environments whose servers must have announced them before the first task.
+	Envs []string
+	// Here says that their servers are in this process.
+	Here bool
 	// OpenGroups reads the number of open groups from the emitter's state.
 	OpenGroups func(core []byte) (groups, rollouts int, err error)
 
+	announced  map[string]bool
 	policy     *schemas.PolicyVersion
 	first      int64                      // version with which the run began
 	steps      map[int64]map[string]*mean // reward by packed step and env
@@ -67,6 +73,7 @@ type rate struct {
 // Feed takes one record.
 func (v *View) Feed(r pipeline.Record) {
 	if v.steps == nil {
+		v.announced = map[string]bool{}
 		v.steps, v.fates, v.evals = map[int64]map[string]*mean{}, map[string]int{}, map[evalKey]*schemas.EvalResult{}
 	}
 	switch rec := r.Value.(type) {
@@ -75,6 +82,8 @@ func (v *View) Feed(r pipeline.Record) {
 			v.first = rec.Version
 		}
 		v.policy = rec
+	case *schemas.EnvInfo:
+		v.announced[rec.Env] = true
 	case *schemas.GroupOutcome:
 		v.outcome(rec)
 	case *schemas.EvalResult:
@@ -141,7 +150,12 @@ func (v *View) Waiting(evals []string) string {
 	final, ok := v.Final()
 	switch {
 	case v.policy == nil:
-		return "policy version 0"
+		return "policy version 0, which the trainer makes"
+	case v.packedStep == 0 && len(v.missing()) > 0:
+		if v.Here {
+			return fmt.Sprintf("%s to announce itself: its server starts here", strings.Join(v.missing(), ", "))
+		}
+		return MissingEnvs(v.missing())
 	case v.packedStep == 0:
 		return "the first rollouts"
 	case !ok:
@@ -155,6 +169,11 @@ func (v *View) Waiting(evals []string) string {
 		}
 	}
 	return ""
+}
+
+// missing are the environments that no server has announced.
+func (v *View) missing() []string {
+	return slices.DeleteFunc(slices.Clone(v.Envs), func(env string) bool { return v.announced[env] })
 }
 
 // Settled counts what has been decided: a number that grows as long as the run gets on.

@@ -30,14 +30,17 @@ func packed(step, start int64, rewards ...float64) *schemas.GroupOutcome {
 // TestWaiting goes through a run: at every point it says what is missing, and nothing at the end.
 func TestWaiting(t *testing.T) {
 	open := 3
-	v := &View{MaxSteps: 2, OpenGroups: func([]byte) (int, int, error) { return open, 8 * open, nil }}
+	v := &View{MaxSteps: 2, Envs: []string{"catch", "wordle"}, OpenGroups: func([]byte) (int, int, error) { return open, 8 * open, nil }}
 	emitter := &schemas.StageState{Stage: "emitter", Core: []byte{1}}
 	for _, c := range []struct {
 		want  string
 		event func()
 	}{
-		{"policy version 0", func() {}},
-		{"the first rollouts", func() { feed(v, version(0, false), emitter) }},
+		{"policy version 0, which the trainer makes", func() {}},
+		{"a server of the environments catch, wordle (prl-stage --stage envserver --env catch)", func() { feed(v, version(0, false), emitter) }},
+		{"a server of the environment wordle (prl-stage --stage envserver --env wordle)", func() { feed(v, &schemas.EnvInfo{Env: "catch"}) }},
+		{"wordle to announce itself: its server starts here", func() { v.Here = true }},
+		{"the first rollouts", func() { feed(v, &schemas.EnvInfo{Env: "wordle"}) }},
 		{"step 1", func() { feed(v, packed(1, 0, 1, 0)) }},
 		{"step 2", func() { feed(v, version(1, false)) }},
 		{"3 open groups", func() { feed(v, version(2, true)) }},

@@ -22,9 +22,9 @@ func (v *View) Line(now time.Time) string {
 	for _, env := range slices.Sorted(maps.Keys(rewards)) {
 		fmt.Fprintf(&b, "  %s %.3f", env, rewards[env])
 	}
-	fmt.Fprintf(&b, "  %s tok/s  %d in flight  off-policy %.1f (max %d)", count(v.tokensPerSecond(now)), v.inFlight, v.offPolicy.value(), v.offMax)
+	fmt.Fprintf(&b, "  %s tok/s  %d in flight  off-policy %.1f (max %d)", Count(v.tokensPerSecond(now)), v.inFlight, v.offPolicy.value(), v.offMax)
 	for _, fate := range slices.Sorted(maps.Keys(v.fates)) {
-		fmt.Fprintf(&b, "  %s %s", fate, count(float64(v.fates[fate])))
+		fmt.Fprintf(&b, "  %s %s", fate, Count(float64(v.fates[fate])))
 	}
 	if waiting := v.Waiting(v.evalNames()); waiting != "" {
 		fmt.Fprintf(&b, "  (waits for %s)", waiting)
@@ -46,7 +46,7 @@ func (v *View) Screen(now time.Time, width int) []string {
 	}
 	lines := []string{
 		fmt.Sprintf("step %4d of %d  %s%s  loss %s  entropy %s", step, v.MaxSteps, strings.Repeat("█", done), strings.Repeat("░", bar-done), loss, entropy),
-		fmt.Sprintf("%8s tokens/s   %d rollouts in flight   off-policy steps %.1f, at most %d", count(v.tokensPerSecond(now)), v.inFlight, v.offPolicy.value(), v.offMax),
+		fmt.Sprintf("%8s tokens/s   %d rollouts in flight   off-policy steps %.1f, at most %d", Count(v.tokensPerSecond(now)), v.inFlight, v.offPolicy.value(), v.offMax),
 	}
 	rewards := v.rewards(5)
 	for _, env := range slices.Sorted(maps.Keys(rewards)) {
@@ -66,46 +66,20 @@ func (v *View) Screen(now time.Time, width int) []string {
 		lines = append(lines, "  waits for "+waiting)
 	}
 	for i, l := range lines {
-		lines[i] = clip(l, width)
+		lines[i] = Clip(l, width)
 	}
 	return lines
 }
 
-// clip cuts a line to a terminal's width; 0 is any.
-func clip(line string, width int) string {
-	if r := []rune(line); width > 0 && len(r) > width {
-		return string(r[:width])
-	}
-	return line
-}
-
 // spark draws the reward of an environment over all steps in n characters.
 func (v *View) spark(env string, n int) string {
-	levels := []rune("▁▂▃▄▅▆▇█")
 	var values []float64
 	for step := int64(1); step <= v.packedStep; step++ {
 		if m := v.steps[step][env]; m != nil && m.n > 0 {
 			values = append(values, m.value())
 		}
 	}
-	if len(values) == 0 {
-		return ""
-	}
-	low, high := slices.Min(values), slices.Max(values)
-	var b strings.Builder
-	for i := range min(n, len(values)) {
-		from, to := i*len(values)/min(n, len(values)), (i+1)*len(values)/min(n, len(values))
-		var m mean
-		for _, x := range values[from:to] {
-			m.add(x)
-		}
-		level := 0
-		if high > low {
-			level = int((m.value() - low) / (high - low) * float64(len(levels)-1))
-		}
-		b.WriteRune(levels[level])
-	}
-	return b.String()
+	return Spark(values, n)
 }
 
 // Summary says at the end what was learned.
@@ -157,15 +131,4 @@ func metric(p *schemas.PolicyVersion, name string) string {
 		return fmt.Sprintf("%.3f", v)
 	}
 	return "-"
-}
-
-// count writes a large number short: 12.3k.
-func count(n float64) string {
-	switch {
-	case n >= 1e6:
-		return fmt.Sprintf("%.1fM", n/1e6)
-	case n >= 1e3:
-		return fmt.Sprintf("%.1fk", n/1e3)
-	}
-	return fmt.Sprintf("%.0f", n)
 }

@@ -91,6 +91,15 @@ func (q *Queues) Next() int32 {
 	return int32(best)
 }
 
+// Load is how many records no server has finished, as far as is known here.
+func (q *Queues) Load() int {
+	n := 0
+	for i := range q.partitions {
+		n += q.partitions[i].load()
+	}
+	return n
+}
+
 // less orders partitions by how loaded their server would be with one more record, then by their own load.
 func (q *Queues) less(i, j int) bool {
 	a, b := &q.partitions[i], &q.partitions[j]

@@ -25,10 +25,14 @@ type Options struct {
 
 // A LengthPenalty is in shares of the group's mean reward, for the longest member of the group.
 type LengthPenalty struct {
-	On     bool    `toml:"on"`
-	Output float64 `toml:"output"` // of the sampled tokens
-	Input  float64 `toml:"input"`  // of all other tokens
-	Turns  float64 `toml:"turns"`  // of the replies
+	// On switches the penalty on.
+	On bool `toml:"on"`
+	// Output is the share that the sampled tokens cost.
+	Output float64 `toml:"output"`
+	// Input is the share that all other tokens cost.
+	Input float64 `toml:"input"`
+	// Turns is the share that the replies cost.
+	Turns float64 `toml:"turns"`
 }
 
 // DefaultOptions are those of the sources.

@@ -2,6 +2,7 @@ package filter
 
 // Errored takes the samples of a group of which rollouts failed. There are such only under partial = "train".
 type Errored struct {
+	// Mode is what happens to the samples it takes: they are dropped, only counted (monitor), or it is off.
 	Mode Mode `toml:"mode"`
 }
 

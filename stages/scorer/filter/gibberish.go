@@ -8,6 +8,7 @@ import (
 // Gibberish takes a sample with a rare token (byte-pair encoders number them by the order of their merges) that the policy
 // itself found less likely than a random one would have been (arXiv:2510.02387 §5.2).
 type Gibberish struct {
+	// Mode is what happens to the samples it takes: they are dropped, only counted (monitor), or it is off.
 	Mode Mode `toml:"mode"`
 	// TokenAbove is the id above which tokens are rare.
 	TokenAbove int `toml:"token_above"`

@@ -4,6 +4,7 @@ import "fmt"
 
 // Length takes a sample in which the policy sampled too few or too many tokens.
 type Length struct {
+	// Mode is what happens to the samples it takes: they are dropped, only counted (monitor), or it is off.
 	Mode Mode `toml:"mode"`
 	// MinTokens is the least that may be sampled; 0 for no limit.
 	MinTokens int `toml:"min_tokens"`

@@ -8,6 +8,7 @@ import (
 // Repetition takes a sample with a long stretch in which the policy was nearly certain of every token it sampled, as one
 // is that goes in circles (arXiv:2506.13585 §3.2). Tokens that were not sampled are passed over.
 type Repetition struct {
+	// Mode is what happens to the samples it takes: they are dropped, only counted (monitor), or it is off.
 	Mode Mode `toml:"mode"`
 	// Window is the number of tokens in a row.
 	Window int `toml:"window"`

@@ -8,6 +8,7 @@ import (
 // RewardRange takes a sample whose reward is outside of a range, or that has none. With sft it chooses the rollouts that
 // are worth imitating.
 type RewardRange struct {
+	// Mode is what happens to the samples it takes: they are dropped, only counted (monitor), or it is off.
 	Mode Mode `toml:"mode"`
 	// Min is the lowest reward that stays; left out for no limit.
 	Min float64 `toml:"min"`

@@ -2,6 +2,7 @@ package filter
 
 // Truncated takes the samples of rollouts that a limit on the policy ended (overlong filtering, arXiv:2503.14476 §3.4).
 type Truncated struct {
+	// Mode is what happens to the samples it takes: they are dropped, only counted (monitor), or it is off.
 	Mode Mode `toml:"mode"`
 }
 

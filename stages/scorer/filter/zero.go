@@ -7,6 +7,7 @@ import "github.com/prl-project/prl/schemas"
 //
 // It is the one rule on such samples. A sample without a token in any loss is never sent, whatever this filter does.
 type ZeroAdvantage struct {
+	// Mode is what happens to the samples it takes: they are dropped, only counted (monitor), or it is off.
 	Mode Mode `toml:"mode"`
 }
 

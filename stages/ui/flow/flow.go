@@ -269,8 +269,11 @@ type rate struct {
 }
 
 func (r *rate) add(now time.Time, n int64) {
-	r.move(now.Unix())
-	r.seconds[r.at%int64(len(r.seconds))] += n
+	second := now.Unix()
+	r.move(second)
+	if second > r.at-int64(len(r.seconds)) && second >= 0 { // what is older is forgotten
+		r.seconds[second%int64(len(r.seconds))] += n
+	}
 }
 
 // move forgets what is too old.

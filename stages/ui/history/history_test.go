@@ -1,6 +1,7 @@
 package history
 
 import (
+	"math"
 	"bytes"
 	"errors"
 	"fmt"
@@ -204,7 +205,7 @@ func TestDamaged(t *testing.T) {
 func TestDeadLetters(t *testing.T) {
 	dir := t.TempDir()
 	f := New(dir)
-	if n, _, err := f.DeadLetters(); n != 0 || err != nil {
+	if n, _, err := f.DeadLetters(math.MaxInt64); n != 0 || err != nil {
 		t.Errorf("%d without files, %v", n, err)
 	}
 	c, err := sink.OpenChain(dir, pipeline.TopicDLQ, [16]byte{1}, 0)
@@ -220,7 +221,7 @@ func TestDeadLetters(t *testing.T) {
 	if _, err := c.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	if n, newest, err := f.DeadLetters(); n != 3 || newest != "scorer: bad 2" || err != nil {
+	if n, newest, err := f.DeadLetters(math.MaxInt64); n != 3 || newest != "scorer: bad 2" || err != nil {
 		t.Errorf("%d, %q, %v", n, newest, err)
 	}
 }

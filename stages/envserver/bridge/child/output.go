@@ -3,13 +3,15 @@
 package child
 
 import (
-	"errors"
+	"bytes"
+	"context"
 	"fmt"
-	"os"
-	"path/filepath"
+	"log/slog"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/prl-project/prl/pipeline/logs"
 )
 
 // tailBytes is what is kept in memory of what a process printed last.
@@ -105,76 +107,46 @@ func (o *Output) Note(format string, args ...any) {
 	o.record.write(fmt.Appendf(nil, time.Now().UTC().Format(time.DateTime)+" "+format+"\n", args...))
 }
 
-// Record is the log of an environment: a file of a bounded size, beside which an older one is kept. It is safe for concurrent use.
+// Record is the log of an environment: a file of a bounded size, and at level debug lines of the process's own log with the
+// environment's name. It is safe for concurrent use.
 type Record struct {
-	path  string
-	limit int64
+	*logs.File
+	env string
 
-	mu     sync.Mutex
-	file   *os.File
-	size   int64
-	failed bool // nothing more is written
+	mu   sync.Mutex
+	part []byte // of a line that has no end yet
 }
 
-// NewRecord makes the log <folder>/<name>.log in files of limit bytes; nothing is kept if the folder is empty.
+// maxLine is how much of a line of an environment goes into a line of the process's log.
+const maxLine = 4 << 10
+
+// NewRecord makes the log <folder>/<name>.log of an environment in files of limit bytes; no file is kept if the folder is empty.
 func NewRecord(folder, name string, limit int64) *Record {
-	r := &Record{limit: limit}
-	if folder != "" {
-		r.path = filepath.Join(folder, name+".log")
-	}
-	return r
+	return &Record{File: logs.Open(folder, name, limit), env: name}
 }
-
-// Path is the newest file; empty for none.
-func (r *Record) Path() string { return r.path }
 
 func (r *Record) write(b []byte) {
+	_, _ = r.Write(b) // it never fails
+	if r.env != "" && slog.Default().Enabled(context.Background(), slog.LevelDebug) {
+		r.say(b)
+	}
+}
+
+// say logs the lines that are whole.
+func (r *Record) say(b []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.path == "" || r.failed {
-		return
-	}
-	if r.file == nil || r.size > r.limit {
-		if r.failed = r.turn() != nil; r.failed {
+	for {
+		line, rest, whole := bytes.Cut(b, []byte("\n"))
+		if r.part = append(r.part, line...); len(r.part) > maxLine {
+			r.part = r.part[:maxLine]
+		}
+		if !whole {
 			return
 		}
-	}
-	n, err := r.file.Write(b)
-	r.size += int64(n)
-	r.failed = err != nil
-}
-
-// turn opens the file, and puts one that is full aside.
-func (r *Record) turn() error {
-	if r.file != nil {
-		if err := errors.Join(r.file.Close(), os.Rename(r.path, r.path+".1")); err != nil {
-			return err
+		if len(r.part) > 0 {
+			slog.Debug(logs.Says, logs.Env, r.env, "text", string(r.part))
 		}
+		r.part, b = r.part[:0], rest
 	}
-	if err := os.MkdirAll(filepath.Dir(r.path), 0o755); err != nil {
-		return err
-	}
-	file, err := os.OpenFile(r.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	at, err := file.Stat()
-	if err != nil {
-		return errors.Join(err, file.Close())
-	}
-	r.file, r.size = file, at.Size()
-	return nil
-}
-
-// Close ends the log; what is written later is lost.
-func (r *Record) Close() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.failed = true
-	if r.file == nil {
-		return nil
-	}
-	file := r.file
-	r.file = nil
-	return file.Close()
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prl-project/prl/pipeline/tracing"
 	"github.com/prl-project/prl/stages/envserver/env"
 )
 
@@ -30,7 +31,7 @@ func newServer(cfg Config, target string) (*server, error) {
 		return nil, err
 	}
 	return &server{
-		cfg: cfg, base: base, client: &http.Client{}, limit: seconds(cfg.TimeoutS), ping: seconds(cfg.PingS), largest: int64(cfg.ReplyKB) << 10,
+		cfg: cfg, base: base, client: &http.Client{Transport: tracing.Carry(nil)}, limit: seconds(cfg.TimeoutS), ping: seconds(cfg.PingS), largest: int64(cfg.ReplyKB) << 10,
 	}, nil
 }
 

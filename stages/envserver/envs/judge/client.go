@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+
+	"github.com/prl-project/prl/pipeline/tracing"
 )
 
 // longestReply is what is read of an answer of the judge's server, in bytes.
@@ -120,6 +122,7 @@ func (c *client) ask(ctx context.Context, body []byte) (string, error) {
 	if token != "" {
 		post.Header.Set("Authorization", "Bearer "+token)
 	}
+	tracing.Inject(ctx, post.Header)
 	answer, err := c.http.Do(post)
 	if err != nil {
 		if ctx.Err() != nil {

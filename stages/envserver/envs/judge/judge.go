@@ -40,7 +40,7 @@ import (
 // Config holds the options of judge.
 type Config struct {
 	File           string `toml:"file" json:"file"`                       // JSONL with prompts; default none: those that are here
-	PromptField    string `toml:"prompt_field" json:"prompt_field"`       // default "prompt"
+	PromptField    string `toml:"prompt_field" json:"prompt_field"`       // field of the JSONL that holds the prompt; default "prompt"
 	ReferenceField string `toml:"reference_field" json:"reference_field"` // need not be there; default "reference"
 	EvalPercent    int    `toml:"eval_percent" json:"eval_percent"`       // share of the prompts that is held out, 1 to 50; default 20
 

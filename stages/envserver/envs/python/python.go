@@ -67,8 +67,8 @@ type Config struct {
 
 // Weights are what the reward components count; at least 0.
 type Weights struct {
-	Solved float64 `toml:"solved" json:"solved"` // default 1
-	Tests  float64 `toml:"tests" json:"tests"`   // default 0.2
+	Solved float64 `toml:"solved" json:"solved"` // for passing all tests; default 1
+	Tests  float64 `toml:"tests" json:"tests"`   // for the share of the tests that pass; default 0.2
 }
 
 // Defaults is the configuration of the built-in tasks with three attempts.

@@ -52,7 +52,7 @@ type Config struct {
 	Mode  string `toml:"mode" json:"mode"`   // "move" (default) or "grid"
 	// Mistakes is how many lose the game, 1 to 100; default 3.
 	Mistakes int  `toml:"mistakes" json:"mistakes"`
-	Hints    bool `toml:"hints" json:"hints"` // default false
+	Hints    bool `toml:"hints" json:"hints"` // whether a wrong move is answered with where to look next; default false
 	// TrainTasks and EvalTasks are the sizes of the splits, at least 1; default 1024 and 128.
 	TrainTasks  int     `toml:"train_tasks" json:"train_tasks"`
 	EvalTasks   int     `toml:"eval_tasks" json:"eval_tasks"`
@@ -63,8 +63,8 @@ type Config struct {
 
 // Weights are what the reward components count; at least 0.
 type Weights struct {
-	Solved float64 `toml:"solved" json:"solved"` // default 1
-	Filled float64 `toml:"filled" json:"filled"` // default 0.2
+	Solved float64 `toml:"solved" json:"solved"` // for the whole grid; default 1
+	Filled float64 `toml:"filled" json:"filled"` // for the share of the open cells that are right; default 0.2
 }
 
 // Defaults is the configuration of 4 × 4 cells, one move a turn.

@@ -50,8 +50,8 @@ type Config struct {
 
 // Weights are what the reward components count; at least 0.
 type Weights struct {
-	State float64 `toml:"state" json:"state"` // default 1
-	Goals float64 `toml:"goals" json:"goals"` // default 0.2
+	State float64 `toml:"state" json:"state"` // for a shop that ends as it should; default 1
+	Goals float64 `toml:"goals" json:"goals"` // for the share of the goals that are met; default 0.2
 }
 
 // Defaults is the configuration of requests with one to three goals.

@@ -56,17 +56,17 @@ type Config struct {
 	EvalPercent int     `toml:"eval_percent" json:"eval_percent"`
 	Prompt      string  `toml:"prompt" json:"prompt"`             // "compact" (default) or "full"
 	Tool        bool    `toml:"tool" json:"tool"`                 // guesses are tool calls; default false
-	CharRewards bool    `toml:"char_rewards" json:"char_rewards"` // default false
+	CharRewards bool    `toml:"char_rewards" json:"char_rewards"` // rewards of single characters besides; default false
 	Weights     Weights `toml:"weights" json:"weights"`
 }
 
 // Weights are what the reward components count; at least 0.
 type Weights struct {
-	Solved   float64 `toml:"solved" json:"solved"`     // default 1
-	Green    float64 `toml:"green" json:"green"`       // default 0.2
-	Yellow   float64 `toml:"yellow" json:"yellow"`     // default 0.1
-	Valid    float64 `toml:"valid" json:"valid"`       // default 0.1
-	Spelling float64 `toml:"spelling" json:"spelling"` // default 0
+	Solved   float64 `toml:"solved" json:"solved"`     // for finding the answer; default 1
+	Green    float64 `toml:"green" json:"green"`       // for the share of letters in their place; default 0.2
+	Yellow   float64 `toml:"yellow" json:"yellow"`     // for the share of letters in another place; default 0.1
+	Valid    float64 `toml:"valid" json:"valid"`       // for the share of guesses that are words; default 0.1
+	Spelling float64 `toml:"spelling" json:"spelling"` // for the share of a guess that begins a word; default 0
 }
 
 // Defaults is the configuration of the game as people play it, with compact messages.

@@ -220,5 +220,5 @@ func (s *Server) warn(ctx context.Context, session *session, err error) {
 		return
 	}
 	c := session.chosen
-	s.log.Warn("an episode failed", "env", s.info.Name, "split", c.Split, "index", c.Index, "seed", c.Seed, "error", err)
+	s.log.Warn("an episode failed", "env", s.info.Name, "split", c.Split, "task_index", c.Index, "seed", c.Seed, "error", err)
 }

@@ -90,7 +90,7 @@ func (s *Server) play(ctx context.Context, r *rollout) error {
 		}
 		r.failures = append(r.failures, f)
 		r.stop, r.ok = map[string]string{providerError: "provider_error", taskError: "task_error"}[fault], false
-		s.log.Warn("a rollout failed", "env", s.info.Name, "split", r.task.chosen.Split, "index", r.task.chosen.Index, "error", err)
+		s.log.Warn("a rollout failed", "env", s.info.Name, "split", r.task.chosen.Split, "task_index", r.task.chosen.Index, "error", err)
 	}
 	r.completed = true
 	r.notify()

@@ -80,6 +80,10 @@ export async function runView(box, { signal, query, replace, go }) {
     }
     return list;
   }
+  // shadowLines are those of one figure of shadow trainers, which train on the same batches.
+  function shadowLines(name) {
+    return byName(run.curves, 'shadow', name).map((c, i) => ({ label: 'shadow ' + (c.labels?.shadow ?? ''), x: c.x, y: smooth(c.y, c.x.length > 20 ? weight : 0), colour: colour(i + 1), dash: true }));
+  }
   function envColour(env) {
     const at = run.names.envs.indexOf(env);
     return colour(at >= 0 ? at : run.names.envs.length);
@@ -89,7 +93,7 @@ export async function runView(box, { signal, query, replace, go }) {
     if (!run) return;
     reward.set(lines('packer', 'reward'));
     evals.set(evalLines());
-    for (const [name, c] of figures) c.set(lines('trainer', name));
+    for (const [name, c] of figures) c.set([...lines('trainer', name), ...shadowLines(name)]);
     speed.set(lines('trainer', 'tokens_per_second'));
     wait.set(lines('trainer', 'wait_share'));
     stale.set([...lines('packer', 'off_policy_mean', () => 'mean'), ...lines('packer', 'off_policy_max', () => 'most').map(l => ({ ...l, colour: '--warn' }))]);
@@ -169,7 +173,7 @@ export async function runView(box, { signal, query, replace, go }) {
 
   function drawNotices() {
     const l = run.loading;
-    show(notices, run.notices.map(n => h('p.notice', { class: n.level, role: n.level === 'bad' ? 'alert' : null }, n.text, n.link && [' ', h('a', { href: n.link }, 'Look')])),
+    show(notices, run.notices.map(n => h('p.notice', { class: n.level, role: n.level === 'bad' ? 'alert' : null }, n.fault && [h('b', {}, n.fault), ' '], n.text, n.link && [' ', h('a', { href: n.link }, 'Look')])),
       l.loaded < l.files && h('p.notice.info', {}, `Reading the run’s files: ${whole(l.loaded)} of ${whole(l.files)}.`),
       l.skipped > 0 && h('p.notice.info', {}, `${whole(l.skipped)} files hold older rollouts than are kept in memory (ui.max_rollouts).`),
       run.from_run && h('p.notice.info', {}, 'It began from a version of run ', h('b', {}, run.from_run), '.'));
@@ -178,7 +182,7 @@ export async function runView(box, { signal, query, replace, go }) {
   // The curves that no chart above has are made when they are looked at.
   function drawRest() {
     if (!rest.open) return;
-    const taken = new Set(['packer/reward', 'packer/off_policy_mean', 'packer/off_policy_max', 'packer/fate_tokens', 'packer/groups', 'trainer/tokens_per_second', 'trainer/wait_share', ...learning.map(l => 'trainer/' + l[0])]);
+    const taken = new Set(['packer/reward', 'packer/off_policy_mean', 'packer/off_policy_max', 'packer/fate_tokens', 'packer/groups', 'trainer/tokens_per_second', 'trainer/wait_share', ...learning.flatMap(l => ['trainer/' + l[0], 'shadow/' + l[0]])]);
     const keys = [...new Set(run.curves.map(c => c.stage + '/' + c.name))].filter(k => !taken.has(k)).sort();
     for (const k of keys) {
       const [stage, name] = k.split('/');

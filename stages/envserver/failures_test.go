@@ -1,0 +1,42 @@
+package envserver
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/pipeline/logs"
+	"github.com/prl-project/prl/schemas"
+)
+
+// TestFailuresAreLoggedInTheirEnvsName logs what environments fail at: the first of a second for all to see, every one at debug.
+func TestFailuresAreLoggedInTheirEnvsName(t *testing.T) {
+	var shown, all bytes.Buffer
+	l := newFailureLog(&pipeline.Runtime{Log: logs.New(&shown, logs.Options{Format: logs.Text, Level: slog.LevelInfo, File: &all, FileLevel: slog.LevelDebug})})
+	now := time.Unix(100, 0)
+	l.now = func() time.Time { return now }
+	fails := func(env string, index int) *schemas.Trace {
+		return &schemas.Trace{Env: env, GroupID: 7, RolloutIndex: index, Errors: []schemas.TraceError{{Type: errorEnvironment, Message: "boom\nlevel=INFO \x1b[0m", Traceback: "line 1\nline 2"}}}
+	}
+	stale := fails("wordle", 9)
+	stale.Errors[0].Type = schemas.ErrorStale
+	l.traces([]*schemas.Trace{fails("wordle", 0), fails("wordle", 1), fails("catch", 0), {Env: "wordle"}, stale})
+	now = now.Add(failureEvery)
+	l.traces([]*schemas.Trace{fails("wordle", 2)})
+	lines := strings.Split(strings.TrimSpace(shown.String()), "\n")
+	if len(lines) != 3 || !strings.Contains(lines[0], "env=wordle group=7 rollout=0") || !strings.Contains(lines[1], "env=catch") || !strings.HasSuffix(lines[2], "others=1") {
+		t.Errorf("shown:\n%s", shown.String())
+	}
+	if strings.Contains(shown.String(), "\x1b") || !strings.Contains(lines[0], `boom\nlevel=INFO \x1b[0m`) {
+		t.Errorf("what the environment says is not quoted: %s", lines[0])
+	}
+	if n := strings.Count(all.String(), `msg="a rollout failed"`); n != 4 {
+		t.Errorf("%d lines of 4 failures:\n%s", n, all.String())
+	}
+	if n := strings.Count(all.String(), "traceback="); n != 4 {
+		t.Errorf("%d tracebacks of 4 failures:\n%s", n, all.String())
+	}
+}
