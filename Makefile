@@ -51,10 +51,11 @@ lint: ## gofmt, vet, staticcheck
 	@go vet ./...
 	@go run $(STATICCHECK) ./...
 
-generate: ## Go types from the Avro schemas, what READMEs repeat, the table of ACLs
+generate: ## Go types from the Avro schemas, what READMEs repeat, the tables of ACLs, settings and metrics
 	@go generate ./schemas
-	@go test ./stages -run 'TestREADME|TestACLs' -update
+	@go test ./stages -run 'TestREADME|TestACLs|TestMetricsTable' -update
 	@go test -p 1 ./stages/envserver/envs/*/ -run Table -update
+	@go test ./stages/settings -run TestTable -update
 
 python: $(PYTHON)/installed ## the Python clients that tests hold prl against, in .cache/python; needs Python 3.10 or newer
 

@@ -141,7 +141,7 @@ type view struct {
 
 // view opens the progress of the run and reads what there is.
 func (a *App) view(ctx context.Context) (*view, error) {
-	f, err := a.Runtime.Follow(progress.Topics...)
+	f, err := a.Runtime.For("all").Follow(progress.Topics...)
 	if err != nil {
 		return nil, err
 	}

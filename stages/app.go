@@ -81,9 +81,6 @@ func NewApp(cfg *Config, brokers []string, instance string, log *slog.Logger) (*
 	if err := a.instrument(ofRun(cfg.Run.Name, reg)); err != nil {
 		return nil, errors.Join(err, a.Close())
 	}
-	if a.Runtime.Tracing, err = pipeline.NewTracer(cfg.Tracing, cfg.Run.Name, instance, a.Runtime.Registry, log); err != nil {
-		return nil, errors.Join(err, a.Close())
-	}
 	return a, nil
 }
 

@@ -119,7 +119,7 @@ func (c *Config) Validate() error {
 	if c.Brokers[0] == Embedded && c.Kafka.Enabled() {
 		return fmt.Errorf("brokers = [%q] with a section [kafka]: the embedded broker has no TLS and no users; leave one of the two out", Embedded)
 	}
-	for _, section := range []interface{ Validate() error }{c.Kafka, c.Log, c.Tracing, c.SchemaRegistry, c.Broker, c.EnvServer, c.Inference, c.Packer, c.Trainer, c.Model, c.Sink, c.Cleanup, c.UI, c.Blobs, c.Shadow, c.Export} {
+	for _, section := range []interface{ Validate() error }{c.Kafka, c.Log, c.Tracing, c.SchemaRegistry, c.Broker, c.EnvServer, c.Inference, c.Packer, c.Trainer, c.Model, c.Sink, c.Cleanup, c.UI, c.Blobs, c.Shadow, c.Export, c.Fleet} {
 		if err := section.Validate(); err != nil {
 			return err
 		}

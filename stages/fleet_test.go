@@ -17,6 +17,7 @@ import (
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/stages/inference"
 	"github.com/prl-project/prl/stages/internal/progress"
+	"github.com/prl-project/prl/stages/sink"
 )
 
 // fleetDeadline bounds what a fleet's tests wait for.
@@ -64,7 +65,7 @@ func (w *fleetWorld) logger() *slog.Logger { return slog.New(slog.NewTextHandler
 func (w *fleetWorld) settings(sets ...string) *Config {
 	w.Helper()
 	cfg := DefaultConfig()
-	all := append([]string{"dir=" + w.dir, fmt.Sprintf("brokers=[%q]", w.brokers[0]), "inference.listen=localhost:0", "run.max_steps=6", "ui.enabled=false"}, sets...)
+	all := append([]string{"dir=" + w.dir, fmt.Sprintf("brokers=[%q]", w.brokers[0]), "inference.listen=localhost:0", "run.max_steps=4", "ui.enabled=false"}, sets...)
 	if err := pipeline.LoadConfig("../configs/ordered.toml", nil, all, cfg); err != nil {
 		w.Fatal(err)
 	}
@@ -101,11 +102,37 @@ func (w *fleetWorld) run(ctx context.Context, name string, fleet bool, sets ...s
 			weights, _, _ = strings.Cut(sum, ")")
 		}
 	}
-	report, err := app.Audit(ctx)
-	if err == nil && report.Total() > 0 {
-		err = fmt.Errorf("the audit of run %s: %v", name, report)
+	return weights, nil
+}
+
+// audit holds runs to what must always hold, once nothing writes to them any more.
+func (w *fleetWorld) audit(ctx context.Context, names ...string) {
+	w.Helper()
+	for _, name := range names {
+		recorded, err := w.settings().ofRun(name)
+		if err != nil {
+			w.Fatal(err)
+		}
+		app, err := NewApp(recorded, w.brokers, "audit", w.logger())
+		if err != nil {
+			w.Fatal(err)
+		}
+		defer app.Close()
+		cfg := app.Config.Sink
+		cfg.Drain = pipeline.Duration(fleetDeadline)
+		s, err := sink.New(app.Runtime, cfg)
+		if err != nil {
+			w.Fatal(err)
+		}
+		ended, end := context.WithCancel(ctx)
+		end()
+		if err := s.Run(ended); err != nil {
+			w.Fatal(err)
+		}
+		if report, err := app.Audit(ctx); err != nil || report.Total() > 0 {
+			w.Errorf("the audit of run %s: %v %v", name, report, err)
+		}
 	}
-	return weights, err
 }
 
 // serve runs a fleet of a stage until stop is called.
@@ -133,15 +160,15 @@ func (w *fleetWorld) serve(stage string, cfg *Config) (f *Fleet, stop func()) {
 }
 
 // fleets are both kinds for runs.
-func (w *fleetWorld) fleets(sets []string, runs ...string) (models, slots *Fleet) {
+func (w *fleetWorld) fleets(sets []string, runs ...string) (models, slots *Fleet, stop func()) {
 	w.Helper()
 	for _, r := range runs {
 		sets = append(sets, fmt.Sprintf("fleet.runs.%s.share=1", r))
 	}
-	models, _ = w.serve(inference.Stage, w.settings(sets...))
+	models, stopModels := w.serve(inference.Stage, w.settings(sets...))
 	<-models.models.Listening()
-	slots, _ = w.serve("envserver", w.settings(append(sets, "envserver.model_url=http://"+models.models.Addr().String())...))
-	return models, slots
+	slots, stopSlots := w.serve("envserver", w.settings(append(sets, "envserver.model_url=http://"+models.models.Addr().String())...))
+	return models, slots, func() { stopSlots(); stopModels() }
 }
 
 func (w *fleetWorld) await(what string, holds func() bool) {
@@ -170,7 +197,7 @@ func TestInvariant_SharedRunsAreTheSame(t *testing.T) {
 	if want["first"] == want["second"] || want["first"] == "" {
 		t.Fatalf("the runs alone have the weights %v", want)
 	}
-	models, slots := w.fleets([]string{"envserver.concurrency=6", "inference.slots=4", "fleet.linger=2s"}, "first", "second", "third")
+	models, slots, _ := w.fleets([]string{"envserver.concurrency=6", "inference.slots=4", "fleet.linger=2s"}, "first", "second", "third")
 	var wg sync.WaitGroup
 	for name, seed := range seeds {
 		wg.Go(func() {
@@ -210,6 +237,7 @@ func TestInvariant_SharedRunsAreTheSame(t *testing.T) {
 	if n := slots.slots.Running(); n != 0 {
 		t.Errorf("%d slots are taken in the end", n)
 	}
+	w.audit(ctx, "first", "second", "third")
 }
 
 // What happens to one run is nothing to another: topics that are deleted under it, settings that nobody can use, a run that is
@@ -237,7 +265,7 @@ func TestOneRunsFailureIsItsOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	sets := []string{"fleet.patience=500ms"}
-	_, slots := w.fleets(sets, "lost", "broken", "missing", "good")
+	_, slots, _ := w.fleets(sets, "lost", "broken", "missing", "good")
 	w.await("the first run", func() bool { return strings.Contains(w.log.String(), "the fleet serves a run") })
 	cl, err := lost.Runtime.Client()
 	if err != nil {
@@ -260,7 +288,7 @@ func TestOneRunsFailureIsItsOwn(t *testing.T) {
 		t.Fatalf("%v\n%s", err, w.log)
 	}
 	for _, said := range []string{
-		"topic lost.tasks.catch does not exist", "run.seq_len = -1: at least 2", "run missing has not begun",
+		"does not exist: the run's own stages", "run.seq_len = -1: at least 2", "run missing has not begun",
 	} {
 		w.await(said, func() bool { return strings.Contains(w.log.String(), said) })
 	}

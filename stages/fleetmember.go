@@ -42,6 +42,9 @@ var (
 	errNoWork   = errors.New("the brokers do not let the run do its work")
 )
 
+// repeat is how often the log says again what keeps a run from being served.
+const repeat = 10 * time.Minute
+
 // join begins with a run. The lock is held.
 func (f *Fleet) join(ctx context.Context, name string) *member {
 	ctx, cancel := context.WithCancel(ctx)
@@ -96,6 +99,7 @@ func (m *member) works() bool {
 func (m *member) lead(ctx context.Context) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = time.Second, time.Minute
+	said, at := "", time.Time{}
 	for {
 		start := time.Now()
 		err := m.serve(ctx)
@@ -115,8 +119,11 @@ func (m *member) lead(ctx context.Context) {
 		if time.Since(start) > 2*time.Minute {
 			wait.Reset()
 		}
+		if err.Error() != said || time.Since(at) > repeat {
+			m.log.Error("the run is not served at the moment; the others go on, and it is tried again, at least once a minute", "error", err)
+			said, at = err.Error(), time.Now()
+		}
 		pause := wait.NextBackOff()
-		m.log.Error("the run is not served at the moment; the others are, and it is tried again", "again_in", pause.Round(time.Second), "error", err)
 		select {
 		case <-ctx.Done():
 			return
@@ -132,7 +139,7 @@ func (m *member) serve(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	app, err := NewApp(cfg, f.brokers, f.instance, m.log)
+	app, err := NewApp(cfg, f.brokers, f.instance, f.log)
 	if err != nil {
 		return err
 	}

@@ -76,3 +76,6 @@ func ProbeEnv(in io.Reader, out io.Writer) (err error) {
 	}
 	return json.NewEncoder(out).Encode(ProbedEnv{info.Version, info.Train, info.Eval, len(task)})
 }
+
+// OfRun are the settings with which a process of a fleet serves one of its runs.
+func (c *Config) OfRun(name string) (*Config, error) { return c.ofRun(name) }

@@ -14,6 +14,10 @@ func (a *App) instrument(reg prometheus.Registerer) error {
 	rt := a.Runtime
 	rt.Registry, rt.Metrics = reg, pipeline.NewMetrics(reg)
 	rt.OpenFaults()
+	var err error
+	if rt.Tracing, err = pipeline.NewTracer(a.Config.Tracing, rt.Run.Name, rt.Instance, reg, rt.Log); err != nil {
+		return err
+	}
 	run, err := filepath.Abs(a.Config.RunDir())
 	if err != nil {
 		return err

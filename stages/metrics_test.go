@@ -222,7 +222,7 @@ func registered(t *testing.T) []metric {
 			}
 		}
 	}
-	collect(func(Stage) bool { return true }, func(c *Config) { c.Shadow.Name = "test" })
+	collect(func(Stage) bool { return true }, func(c *Config) { c.Shadow.Name, c.Tracing.Endpoint = "test", "http://localhost:1" })
 	collect(func(s Stage) bool { return s.Name == inference.Stage }, func(c *Config) {
 		c.Inference.Backend, c.Inference.URLs, c.Inference.Remote.EvalURLs = inference.BackendVLLM, []string{"http://localhost:1"}, nil
 	})

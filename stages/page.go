@@ -31,7 +31,7 @@ func (a *App) page(o ui.Options) (*ui.UI, error) {
 		return nil, fmt.Errorf("the folder of the runs: %w", err)
 	}
 	o.Stages, o.Envs, o.Parquet, o.Runs, o.MaxSteps = a.picture, a.envs(), a.Config.Sink.Dir, runs, a.Config.Run.MaxSteps
-	return ui.New(a.Runtime, a.Config.UI, o)
+	return ui.New(a.Runtime.For(ui.Name), a.Config.UI, o)
 }
 
 // openPage opens the page of a run that is started here, and says where it is. The run goes on without it where that fails.

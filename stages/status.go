@@ -51,7 +51,7 @@ func (a *App) ShowStage(s Stage, out io.Writer) (stop func()) {
 			if err != nil {
 				return ""
 			}
-			l.look(found, a.Runtime.Health.Ready(s.Name), now)
+			l.look(found, now)
 		}
 		return l.text(since)
 	})
@@ -72,12 +72,15 @@ type look struct {
 	values map[string]float64
 }
 
-func (l *statusLine) look(found []*dto.MetricFamily, ready bool, now time.Time) {
-	values := map[string]float64{}
+func (l *statusLine) look(found []*dto.MetricFamily, now time.Time) {
+	values, parts, ready := map[string]float64{}, 0, 0.0
 	for _, f := range found {
 		for _, m := range f.GetMetric() {
 			if ofStage(m, l.stage) {
 				values[f.GetName()] += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+			if f.GetName() == readyMetric && partOf(m, l.stage) {
+				parts, ready = parts+1, ready+m.GetGauge().GetValue()
 			}
 		}
 	}
@@ -86,9 +89,9 @@ func (l *statusLine) look(found []*dto.MetricFamily, ready bool, now time.Time) 
 	for len(l.looks) > 1 && now.Sub(l.looks[1].at) >= rateOver {
 		l.looks = l.looks[1:]
 	}
-	parts := []string{l.stage, "starts"}
-	if ready {
-		parts[1] = "works"
+	says := []string{l.stage, "starts"}
+	if parts > 0 && ready == float64(parts) {
+		says[1] = "works"
 	}
 	for _, f := range l.figures {
 		v, known := values[f.metric]
@@ -102,12 +105,26 @@ func (l *statusLine) look(found []*dto.MetricFamily, ready bool, now time.Time) 
 			}
 			v = (v - first.values[f.metric]) / seconds
 		}
-		parts = append(parts, fmt.Sprintf(f.says, progress.Count(v)))
+		says = append(says, fmt.Sprintf(f.says, progress.Count(v)))
 	}
-	l.said = strings.Join(parts, " · ")
+	l.said = strings.Join(says, " · ")
 }
 
 func (l *statusLine) text(since time.Duration) string { return l.said + " · for " + since.String() }
+
+// readyMetric is 1 where a stage, or a part of it, does its work.
+const readyMetric = "prl_stage_ready"
+
+// partOf reports whether a metric is of a stage, or of what it does for one environment.
+func partOf(m *dto.Metric, stage string) bool {
+	for _, label := range m.GetLabel() {
+		if label.GetName() == "stage" {
+			part, _, _ := strings.Cut(label.GetValue(), ".")
+			return part == stage
+		}
+	}
+	return false
+}
 
 // ofStage reports whether a metric is of a stage, or of none in particular.
 func ofStage(m *dto.Metric, stage string) bool {

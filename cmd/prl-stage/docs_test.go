@@ -144,7 +144,7 @@ func holds(t *testing.T, text string) error {
 	for _, end := range []string{" #", " | ", " > ", " &", ";", ")"} {
 		text, _, _ = strings.Cut(text, end)
 	}
-	args := shellWords(strings.TrimRight(strings.ReplaceAll(text, " … ", " "), " .,:"))[1:]
+	args := shellWords(strings.TrimRight(strings.ReplaceAll(text, " … ", " "), " .,:\""))[1:]
 	for i := 1; i < len(args); i++ {
 		switch args[i-1] {
 		case "--config":

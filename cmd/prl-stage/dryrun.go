@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,33 +12,28 @@ import (
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/stages"
+	"github.com/prl-project/prl/stages/broker"
 	"github.com/prl-project/prl/stages/dryrun"
 	"github.com/prl-project/prl/stages/settings"
+	"github.com/prl-project/prl/stages/top"
+	"github.com/prl-project/prl/stages/ui"
 )
 
 // dryRun says what the stage would start with and whether all it needs is there. It is an error if something is not.
 func dryRun(ctx context.Context, f flags, cfg *stages.Config, out io.Writer) error {
-	self, err := os.Executable()
+	r, err := f.rehearsal(cfg)
 	if err != nil {
-		return fmt.Errorf("find this binary, which makes a child of itself: %w", err)
-	}
-	r := &dryrun.Run{
-		Config: cfg, Name: f.Stage, Instance: f.Instance, Envs: f.Env, BrokerDir: brokerDir(cfg),
-		Embedded: cfg.Brokers[0] == stages.Embedded, Probe: []string{self, "--stage", "envserver", "--probe-env"},
-	}
-	if f.byHand() {
-		r.Envs = nil
-	}
-	for _, s := range stages.Flow {
-		if s.Name == f.Stage || f.Stage == allName && (s.Optional == nil || s.Optional(cfg)) {
-			r.Stages = append(r.Stages, s)
-		}
+		return err
 	}
 	text, err := f.resolved(cfg)
 	if err != nil {
 		return err
 	}
-	results := r.Checks(ctx)
+	return f.report(out, text, r.Checks(ctx))
+}
+
+// report prints what was found.
+func (f flags) report(out io.Writer, text string, results []dryrun.Result) (err error) {
 	if f.Try.JSON {
 		err = dryrun.JSON(out, text, results)
 	} else {
@@ -47,6 +43,90 @@ func dryRun(ctx context.Context, f flags, cfg *stages.Config, out io.Writer) err
 		err = fmt.Errorf("%d of %d checks failed", n, len(results))
 	}
 	return err
+}
+
+// rehearsal is the process that the flags speak of.
+func (f flags) rehearsal(cfg *stages.Config) (*dryrun.Run, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find this binary, which makes a child of itself: %w", err)
+	}
+	r := &dryrun.Run{
+		Config: cfg, Name: f.Stage, Instance: f.Instance, Envs: f.Env, BrokerDir: brokerDir(cfg), Probe: []string{self, "--stage", "envserver", "--probe-env"},
+	}
+	for _, s := range stages.Flow {
+		if s.Name == f.Stage && !f.byHand() && !f.plays() && f.Serve.Serve == "" || f.Stage == allName && (s.Optional == nil || s.Optional(cfg)) {
+			r.Stages = append(r.Stages, s)
+		}
+	}
+	switch {
+	case f.plays() || f.Serve.Serve != "":
+		r.Alone = true // no run, only an environment
+		return r, nil
+	case cfg.Brokers[0] != stages.Embedded:
+		return r, nil
+	case f.Stage == allName:
+		r.Embedded = true
+		return r, nil
+	}
+	return r, f.besideEmbedded(r, cfg)
+}
+
+// besideEmbedded is for what is done to a run with an embedded broker: it asks the one that runs. Stages of the flow are not for that.
+func (f flags) besideEmbedded(r *dryrun.Run, cfg *stages.Config) error {
+	looks := f.byHand() || f.fansOut() || slices.Contains([]string{stages.AuditName, stages.ReplayName, ui.Name, top.Name}, f.Stage)
+	addr, err := broker.Running(r.BrokerDir)
+	switch {
+	case err != nil:
+		return err
+	case !looks && f.Stage != brokerName:
+		r.NoBrokers = fmt.Sprintf("--stage %s needs a broker it shares with the others: start `prl-stage --stage broker` and give --brokers localhost:9092", f.Stage)
+	case addr != "" && f.Stage != brokerName:
+		own := *cfg
+		own.Brokers = []string{addr}
+		r.Config = &own
+	default:
+		r.Embedded = true
+	}
+	return nil
+}
+
+// dryRunFleet is dryRun for each run that a process would serve.
+func dryRunFleet(ctx context.Context, f flags, stage stages.Stage, out io.Writer) error {
+	cfg, err := f.fleetConfig()
+	if err != nil {
+		return err
+	}
+	if err := cfg.ValidateFleet(stage); err != nil {
+		return err
+	}
+	if f.Env, err = named(f.Env, cfg); err != nil {
+		return err
+	}
+	text, err := f.resolved(cfg)
+	if err != nil {
+		return err
+	}
+	if f.Instance == "" {
+		f.Instance = "fleet-" + pipeline.NextInstance(filepath.Join(cfg.Dir, ".fleet", "locks"), stage.Name)
+	}
+	var results []dryrun.Result
+	for _, name := range slices.Sorted(maps.Keys(cfg.Fleet.Runs)) {
+		own, err := cfg.OfRun(name)
+		if err != nil {
+			results = append(results, dryrun.Result{Check: name, State: dryrun.Failed, Says: err.Error()})
+			continue
+		}
+		r, err := f.rehearsal(own)
+		if err != nil {
+			return err
+		}
+		for _, found := range r.Checks(ctx) {
+			found.Check = name + ": " + found.Check
+			results = append(results, found)
+		}
+	}
+	return f.report(out, text, results)
 }
 
 // resolved are the settings, with where those come from that are not the defaults.
@@ -67,21 +147,17 @@ func (f flags) resolved(cfg *stages.Config) (string, error) {
 		}
 	}
 	usual := stages.DefaultConfig()
-	names := map[string]any{}
-	for kind, list := range map[string][]string{"envs": keys(cfg.Envs), "evals": keys(cfg.Evals), "frozen": keys(cfg.Frozen)} {
-		tables := map[string]any{}
-		for _, name := range list {
-			tables[name] = nil
-		}
-		names[kind] = tables
-	}
-	usual.Prepare(names)
+	usual.Prepare(map[string]any{
+		"envs": tables(cfg.Envs), "evals": tables(cfg.Evals), "frozen": tables(cfg.Frozen), "fleet": map[string]any{"runs": tables(cfg.Fleet.Runs)},
+	})
 	return settings.Resolved(cfg, usual, from)
 }
 
-func keys[T any](m map[string]T) (list []string) {
-	for k := range m {
-		list = append(list, k)
+// tables are empty tables of the names that users have given.
+func tables[T any](named map[string]T) map[string]any {
+	list := map[string]any{}
+	for name := range named {
+		list[name] = map[string]any{}
 	}
 	return list
 }

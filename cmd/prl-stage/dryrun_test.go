@@ -14,6 +14,7 @@ import (
 
 	"github.com/prl-project/prl/stages"
 	"github.com/prl-project/prl/stages/dryrun"
+	"github.com/prl-project/prl/stages/ui"
 )
 
 // TestDryRun asks what a run would take: its settings load again and are the same, each that was given says where, no secret is
@@ -70,6 +71,62 @@ func TestDryRun(t *testing.T) {
 	}
 	if a, b := asText(t, again), asText(t, was); a != b {
 		t.Errorf("the settings that were printed are others:\n%s\ninstead of\n%s", a, b)
+	}
+}
+
+// TestDryRunStartsNothing asks everything that --stage may name what it would take, without a broker and without a run: each says
+// so, and leaves no folder, no lock and no file.
+func TestDryRunStartsNothing(t *testing.T) {
+	far := []string{"--brokers", "localhost:1"}
+	cases := map[string]struct {
+		args []string
+		want string
+		ends bool // without an error
+	}{
+		"broker": {[]string{"--stage", "broker", "--set", "broker.listen=localhost:0"}, "broker.listen = \"localhost:0\" is free", true},
+		"play":   {[]string{"--stage", "envserver", "--env", "wordle", "--play"}, "ok       environment wordle", true},
+		"serve":  {[]string{"--stage", "envserver", "--env", "wordle", "--serve", "http://127.0.0.1:8000"}, "ok       environment wordle", true},
+		"alone":  {[]string{"--stage", "scorer"}, "needs a broker it shares with the others", false},
+		"fleet":  {append([]string{"--stage", "envserver", "--run", "a", "--run", "b"}, far...), "run a has not begun", false},
+	}
+	for _, c := range commands() {
+		if _, ok := cases[c.name]; !ok && c.name != allName && c.name != stages.ReplayName && c.name != stages.AuditName && c.name != "top" {
+			cases[c.name] = struct {
+				args []string
+				want string
+				ends bool
+			}{append([]string{"--stage", c.name}, far...), "reach the brokers at [localhost:1]", false}
+		}
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := filepath.Join(t.TempDir(), "runs")
+			args := append(c.args, "--dry-run", "--config", "configs/demo.toml", "--set", "dir="+dir, "--set", "ui.listen=localhost:0")
+			if name == ui.Name || name == "export" { // of a run that is there
+				dir = t.TempDir()
+				args = append(args, "--set", "dir="+dir)
+				if err := os.MkdirAll(filepath.Join(dir, "demo"), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p := startStage(t, nil, args...)
+			if c.ends {
+				p.ended(t, time.Minute)
+			} else {
+				p.refused(t, time.Minute)
+			}
+			if text := p.text(&p.stdout) + p.text(&p.stderr); !strings.Contains(text, c.want) {
+				t.Errorf("it does not say %q:\n%s", c.want, tail(text, 2000))
+			}
+			left, err := filepath.Glob(filepath.Join(dir, "*", "*"))
+			if err != nil || len(left) > 0 {
+				t.Errorf("it has made %q, %v", left, err)
+			}
+			if _, err := os.Stat(dir); err == nil && name != ui.Name && name != "export" {
+				t.Errorf("it has made %s", dir)
+			}
+		})
 	}
 }
 

@@ -32,6 +32,7 @@ type plan struct {
 	fault faults.Fault
 	plant func()
 	mend  func()
+	look  func()            // what else is looked at; nil for nothing
 	more  map[string]string // URLs of /metrics of parts in other processes
 	// silent says that the process that could say that it is over has ended.
 	silent bool
@@ -62,6 +63,9 @@ func (w *world) planted(p plan) {
 	w.until("the page and the log say "+p.fault.Name, func() bool { return w.notice(p.fault) != nil && len(w.log.lines(p.fault)) > 0 })
 	scrapes[2] = w.scrape(p.more)
 	w.said(p)
+	if p.look != nil {
+		p.look()
+	}
 	p.mend()
 	w.until("the page says no more of "+p.fault.Name, func() bool { return w.notice(p.fault) == nil })
 	w.trains(2)
@@ -115,11 +119,12 @@ func (w *world) child(name string, env []string, more ...string) (p *process, me
 	w.t.Helper()
 	port := freePort(w.t)
 	args := []string{"--stage", name, "--config", w.file, "--brokers", strings.Join(w.addrs, ","), "--instance", name + "-0", "--telemetry", "localhost:" + port}
-	for _, s := range append([]string{"dir=" + w.dir, "envserver.model_url=" + w.model}, w.sets...) {
+	for _, s := range append([]string{"dir=" + w.dir, "envserver.model_url=" + w.model, "log.format=json"}, w.sets...) {
 		args = append(args, "--set", s)
 	}
 	p = startStage(w.t, env, append(args, more...)...)
-	p.logged(w.t, "metrics, healthz and readyz", "addr=")
+	w.log.children = append(w.log.children, p)
+	p.logged(w.t, "metrics, healthz and readyz", "addr")
 	return p, "http://localhost:" + port + "/metrics"
 }
 
@@ -186,7 +191,7 @@ func TestFaultNotAuthorized(t *testing.T) {
 }
 
 func TestFaultPoisonTask(t *testing.T) {
-	w := newWorld(t, nil, "envserver.max_crashes=3", "envserver.concurrency=4")
+	w := newWorld(t, nil, "emitter.max_attempts=0")
 	w.startAll("envserver")
 	whim := filepath.Join(t.TempDir(), "whim")
 	env := []string{whims + "=" + whim}
@@ -195,19 +200,24 @@ func TestFaultPoisonTask(t *testing.T) {
 	w.planted(plan{fault: faults.PoisonTask, more: more, silent: true,
 		plant: func() {
 			set(t, whim, "poison 7")
-			for n := 0; w.notice(faults.PoisonTask) == nil; n++ {
-				if n == 20 {
-					t.Fatal("20 processes have ended, and no task is named")
-				}
+			crashes := 0
+			w.until("a task is given up", func() bool {
 				select {
 				case <-server.done:
+					server.killed(t, faultDeadline)
+					crashes++
 					server, more["envserver"] = w.child("envserver", env)
-				case <-time.After(50 * time.Millisecond):
+				default:
 				}
+				n := w.notice(faults.PoisonTask)
+				return n != nil && strings.Contains(n.Text, "task 7 of whims") && strings.Contains(n.Text, "it was given up")
+			})
+			if crashes < 5 {
+				t.Errorf("it was given up after %d ends, want 5 (envserver.max_crashes)", crashes)
 			}
+			set(t, whim, "") // what happened is told of for a while
 		},
 		mend: func() {
-			set(t, whim, "")
 			if err := server.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
@@ -224,6 +234,7 @@ func TestFaultEnvFails(t *testing.T) {
 	w.startAll()
 	w.planted(plan{fault: faults.EnvFails,
 		plant: func() { set(t, whim, "fail") },
+		look:  func() { w.seen(t, faults.EnvFails) },
 		mend:  func() { set(t, whim, "") },
 	})
 }

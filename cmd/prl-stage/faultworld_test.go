@@ -293,6 +293,8 @@ type faultLog struct {
 	t    *testing.T
 	mu   sync.Mutex
 	text bytes.Buffer
+
+	children []*process
 }
 
 func (l *faultLog) Write(b []byte) (int, error) {
@@ -311,7 +313,11 @@ func (l *faultLog) tail() string {
 func (l *faultLog) lines(f faults.Fault) (lines []faultLine) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for text := range strings.SplitSeq(l.text.String(), "\n") {
+	all := l.text.String()
+	for _, p := range l.children {
+		all += p.text(&p.stderr)
+	}
+	for text := range strings.SplitSeq(all, "\n") {
 		var line faultLine
 		if json.Unmarshal([]byte(text), &line) == nil && line.Fault == f.Name {
 			lines = append(lines, line)

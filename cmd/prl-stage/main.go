@@ -91,6 +91,9 @@ func run(f flags) error {
 		if err != nil {
 			return err
 		}
+		if f.Replay.DryRun {
+			return dryRunFleet(ctx, f, stage, os.Stdout)
+		}
 		return runFleet(ctx, f, stage)
 	}
 	if f.Env, err = named(f.Env, cfg); err != nil {

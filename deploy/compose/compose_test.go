@@ -152,6 +152,9 @@ func TestServicesAreHeld(t *testing.T) {
 			}
 			continue
 		}
+		if _, ok := s.DependsOn["inference"]; stage == "envserver" && !ok {
+			t.Errorf("%s is stopped before what it asks: %v", name, s.DependsOn)
+		}
 		if s.DependsOn["setup"].Condition != "service_completed_successfully" {
 			t.Errorf("%s waits for %v", name, s.DependsOn)
 		}

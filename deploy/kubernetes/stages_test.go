@@ -85,7 +85,12 @@ func started(t *testing.T, list []object, o object) (args []string, env map[stri
 		v := pod.Volumes[slices.IndexFunc(pod.Volumes, func(v volume) bool { return v.Name == m.Name })]
 		switch {
 		case v.ConfigMap != nil:
-			config := of(list, "ConfigMap")[0].Data[filepath.Base(m.MountPath)]
+			config := ""
+			for _, o := range of(list, "ConfigMap") {
+				if o.Metadata.Name == v.ConfigMap.Name {
+					config = o.Data[filepath.Base(m.MountPath)]
+				}
+			}
 			write(m.MountPath, config)
 		case v.Secret != nil:
 			for _, item := range v.Secret.Items {

@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -129,4 +130,19 @@ func constant(x ast.Expr) bool {
 		return true
 	}
 	return false
+}
+
+// TestREADME holds the table of the keys to the code.
+func TestREADME(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := "| key | what it says |\n|---|---|\n"
+	for _, k := range Keys {
+		table += "| `" + k.Key + "` | " + k.Says + " |\n"
+	}
+	if !strings.Contains(string(text), table) {
+		t.Errorf("README.md has another table of keys; this is it:\n%s", table)
+	}
 }

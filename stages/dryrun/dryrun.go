@@ -28,9 +28,12 @@ type Run struct {
 	Instance string
 	// Envs are the environments it would serve; none for all that are configured.
 	Envs []string
-	// Embedded says that it would start the embedded broker itself, and BrokerDir where its data are.
+	// Embedded says that it would start the embedded broker itself, and BrokerDir where its data are. NoBrokers says why it has none.
 	Embedded  bool
 	BrokerDir string
+	NoBrokers string
+	// Alone says that it is of no run: an environment that is played by hand, or offered to other programs.
+	Alone bool
 	// Probe is the command that does stages.ProbeEnv.
 	Probe []string
 	// EnvLimit is how long an environment may take to load and to make a task; some start servers for it. 0 for two minutes.
@@ -79,6 +82,9 @@ const grace = 3 * time.Second
 // Checks asks all there is to ask. Those of the brokers come one after the other, all others at once.
 func (r *Run) Checks(ctx context.Context) []Result {
 	groups := [][]check{}
+	if r.Alone {
+		return []Result{check{"environment " + r.Envs[0], r.envLimit(), func(ctx context.Context, res *Result) { r.seeEnv(ctx, res, r.Envs[0]) }}.run(ctx)}
+	}
 	for _, c := range r.local() {
 		groups = append(groups, []check{c})
 	}

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -46,6 +47,7 @@ func TestMain(m *testing.M) {
 type world struct {
 	*Run
 	cluster *kfake.Cluster
+	cl      *kgo.Client
 	admin   *kadm.Client
 }
 
@@ -80,15 +82,21 @@ func newWorld(t *testing.T, names []string, opts ...kfake.Opt) *world {
 func (w *world) setUp(t *testing.T) {
 	t.Helper()
 	rt := w.runtime()
-	cl, err := rt.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(cl.Close)
-	w.admin = kadm.NewClient(cl)
+	w.ask(t)
 	if err := rt.SetUp(t.Context(), []string{"catch"}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// ask makes the clients that ask what there is.
+func (w *world) ask(t *testing.T) {
+	t.Helper()
+	var err error
+	if w.cl, err = w.runtime().Client(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.cl.Close)
+	w.admin = kadm.NewClient(w.cl)
 }
 
 // state is all that a dry run must not change, as text.
@@ -112,10 +120,7 @@ func (w *world) state(t *testing.T) string {
 	if w.admin == nil {
 		return b.String()
 	}
-	topics, err := w.admin.ListTopics(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	topics := w.named(t)
 	groups, err := w.admin.ListGroups(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -124,8 +129,8 @@ func (w *world) state(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fmt.Fprintln(&b, topics.Names(), groups.Groups(), ids.Sorted())
-	ends, err := w.admin.ListEndOffsets(t.Context(), topics.Names()...)
+	fmt.Fprintln(&b, topics, groups.Groups(), ids.Sorted())
+	ends, err := w.admin.ListEndOffsets(t.Context(), topics...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,6 +138,22 @@ func (w *world) state(t *testing.T) string {
 		fmt.Fprintln(&b, o.Topic, o.Partition, o.At)
 	}
 	return b.String()
+}
+
+// named are the topics there are, by the brokers and not by the client's memory.
+func (w *world) named(t *testing.T) (names []string) {
+	t.Helper()
+	req := kmsg.NewPtrMetadataRequest()
+	req.Topics = nil // all
+	resp, err := req.RequestWith(t.Context(), w.cl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, topic := range resp.Topics {
+		names = append(names, *topic.Topic)
+	}
+	slices.Sort(names)
+	return names
 }
 
 // looks makes the checks and holds what they leave to what was there.
@@ -170,15 +191,27 @@ func TestAllIsThere(t *testing.T) {
 	}
 }
 
+// TestFolders looks at folders that are there: they are tried, and nothing of that stays.
+func TestFolders(t *testing.T) {
+	w := newWorld(t, []string{"sink"})
+	w.setUp(t)
+	for _, dir := range []string{"blobs", "parquet", "locks"} {
+		if err := os.MkdirAll(filepath.Join(w.Config.RunDir(), dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	results := w.looks(t)
+	for _, check := range []string{"blobs", "parquet"} {
+		if r := results[check]; r.State != OK || !strings.Contains(r.Says, "written, linked, read and deleted") {
+			t.Errorf("%s: %+v", check, r)
+		}
+	}
+}
+
 // TestNothingIsMade looks at a run that has neither topics nor a folder: what would be made is said, and is not there after it.
 func TestNothingIsMade(t *testing.T) {
 	w := newWorld(t, []string{"scorer"})
-	cl, err := w.runtime().Client()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(cl.Close)
-	w.admin = kadm.NewClient(cl)
+	w.ask(t)
 	results := w.looks(t)
 	for check, want := range map[string]string{"topics": "would be made", "folder": "would be made", "blobs": "would be made", "settings": "has not begun"} {
 		if r := results[check]; r.State == Failed || !strings.Contains(r.Says, want) {
@@ -226,6 +259,8 @@ var faults = map[string]fault{
 		w.Config.Sink.Dir = filepath.Join(t.TempDir(), "x")
 		write(t, w.Config.Sink.Dir, "")
 	}, "parquet", "sink.dir"},
+	"no collector of spans":     {"scorer", func(_ *testing.T, w *world) { w.Config.Tracing.Endpoint = "http://localhost:1" }, "tracing", "does the collector run?"},
+	"a stage without brokers":   {"scorer", func(_ *testing.T, w *world) { w.NoBrokers = "start one" }, "brokers", "start one"},
 	"a full disk":               {"scorer", func(_ *testing.T, w *world) { w.LeastFree = 1 << 60 }, "disk", "make room, or set dir to another disk"},
 	"a port that is taken":      {"ui", func(t *testing.T, w *world) { w.Config.UI.Listen = listen(t) }, "port", "does the stage run already?"},
 	"an environment of no name": {"envserver", func(_ *testing.T, w *world) { w.Envs = []string{"chess"} }, "environment chess", "no environment \"chess\""},

@@ -27,9 +27,16 @@ type brokers struct {
 
 // kafka are the checks of the brokers; done lets go of them.
 func (r *Run) kafka() (list []check, done func()) {
-	if r.Embedded {
+	if r.NoBrokers != "" {
+		return []check{{"brokers", limit, func(_ context.Context, res *Result) { res.fail("%s", r.NoBrokers) }}}, func() {}
+	}
+	if r.Embedded && r.Name != "broker" {
 		return []check{{"brokers", limit, func(_ context.Context, res *Result) {
-			res.skip("the embedded broker would be started, and would make the topics of run %s that are missing", r.Config.Run.Name)
+			if len(r.Stages) > 1 {
+				res.skip("the embedded broker would be started, and would make the topics of run %s that are missing", r.Config.Run.Name)
+			} else {
+				res.skip("run %s stands still: its files would be read, or its embedded broker started for the while", r.Config.Run.Name)
+			}
 		}}}, func() {}
 	}
 	if r.Name == "broker" {

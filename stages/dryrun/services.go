@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -39,9 +40,12 @@ func (r *Run) services() (list []check) {
 	if len(c.SchemaRegistry.URLs) > 0 {
 		list = append(list, check{"schema registry", limit, r.seeRegistry})
 	}
+	if c.Tracing.Endpoint != "" {
+		list = append(list, check{"tracing", limit, r.seeTracing})
+	}
 	if r.has("envserver") {
 		for _, name := range c.Environments(r.Envs) {
-			list = append(list, check{"environment " + name, cmp.Or(r.EnvLimit, 2*time.Minute), func(ctx context.Context, res *Result) { r.seeEnv(ctx, res, name) }})
+			list = append(list, check{"environment " + name, r.envLimit(), func(ctx context.Context, res *Result) { r.seeEnv(ctx, res, name) }})
 		}
 		if len(c.Environments(r.Envs)) == 0 {
 			list = append(list, check{"environments", limit, func(_ context.Context, res *Result) {
@@ -79,6 +83,8 @@ func (r *Run) services() (list []check) {
 	return list
 }
 
+func (r *Run) envLimit() time.Duration { return cmp.Or(r.EnvLimit, 2*time.Minute) }
+
 func (r *Run) seeRegistry(ctx context.Context, res *Result) {
 	g, err := pipeline.NewSchemaRegistry(r.Config.SchemaRegistry, silent)
 	if err != nil {
@@ -95,6 +101,26 @@ func (r *Run) seeRegistry(ctx context.Context, res *Result) {
 	default:
 		res.ok("it answers and has all schemas")
 	}
+}
+
+// seeTracing asks whether anything listens where spans would go. It sends none.
+func (r *Run) seeTracing(ctx context.Context, res *Result) {
+	u, err := url.Parse(r.Config.Tracing.Endpoint)
+	if err != nil {
+		res.fail("tracing.endpoint: %w", err)
+		return
+	}
+	port := cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), port))
+	if err != nil {
+		res.fail("tracing.endpoint: nothing listens at %s: %w: does the collector run? Without the setting nothing is traced", u.Host, err)
+		return
+	}
+	if err := conn.Close(); err != nil {
+		res.fail("tracing.endpoint: %w", err)
+		return
+	}
+	res.ok("something listens at %s", u.Host)
 }
 
 // seeEnv lets a child open an environment and make a task.

@@ -30,13 +30,13 @@ var illnesses = []illness{
 	{faults.ModelSlow, 0.25, 0.1, lateForModel},
 }
 
-// failedItself reports whether a rollout failed by its environment.
+// failedItself reports whether a rollout failed by its environment. One whose process ended may be a neighbour of the task that did it.
 func failedItself(t *schemas.Trace) bool {
 	if len(t.Errors) == 0 {
 		return false
 	}
 	kind := t.Errors[0].Type
-	return kind == errorEnvironment || kind == errorInternal || kind == schemas.ErrorCrashed
+	return kind == errorEnvironment || kind == errorInternal
 }
 
 // lateForModel reports whether a rollout ran out of time, and spent most of it waiting for the model.
@@ -65,11 +65,19 @@ func (w *watch) traces(traces []*schemas.Trace) {
 		if len(t.Errors) > 0 && t.Errors[0].Type == schemas.ErrorCrashed {
 			w.crashed(t.Env, t.GroupID, t.TaskIndex, t.Errors[0].Message+"; it was given up")
 		}
-		if len(t.Errors) > 0 && (t.Errors[0].Type == schemas.ErrorStale || t.Errors[0].Type == schemas.ErrorCancelled) {
-			continue // it was not played to its end
+		if !abandoned(t) {
+			w.trace(t)
 		}
-		w.trace(t)
 	}
+}
+
+// abandoned reports whether a rollout was not played to its end, for a reason that says nothing of its environment.
+func abandoned(t *schemas.Trace) bool {
+	if len(t.Errors) == 0 {
+		return false
+	}
+	kind := t.Errors[0].Type
+	return kind == schemas.ErrorStale || kind == schemas.ErrorCancelled || kind == schemas.ErrorCrashed
 }
 
 func (w *watch) trace(t *schemas.Trace) {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+
+	"github.com/prl-project/prl/pipeline/tracing"
 )
 
 // Probe asks how probable tokens are that stand already, each given those before it. It is one prefill: nothing is sampled.
@@ -63,6 +65,10 @@ func (p Probe) validate() error {
 
 // Probe implements Prober.
 func (s *Server) Probe(ctx context.Context, p Probe) (logprobs []float32, err error) {
+	ctx, done := s.traced(ctx, tracing.ProbeSpan, 0)
+	if done != nil {
+		defer func() { done(Request{Tokens: p.Tokens, Policy: p.Policy}, Completion{}, err) }()
+	}
 	if err := s.enter(); err != nil {
 		s.metrics.probed(p, err)
 		return nil, err

@@ -75,7 +75,7 @@ func (s *Server) traced(ctx context.Context, name string, seed int64) (_ context
 		}
 		if err != nil {
 			span.Error = err.Error()
-		} else {
+		} else if out.FinishReason != "" {
 			span.Attributes = append(span.Attributes, tracing.Finish.StringSlice([]string{out.FinishReason}))
 		}
 		s.rt.Tracing.Emit(Stage, span)

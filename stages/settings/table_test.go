@@ -83,7 +83,7 @@ func fromCode(t *testing.T) []Section {
 	t.Helper()
 	cfg := stages.DefaultConfig()
 	one := map[string]any{anyName: map[string]any{}}
-	cfg.Prepare(map[string]any{"envs": one, "evals": one, "frozen": one})
+	cfg.Prepare(map[string]any{"envs": one, "evals": one, "frozen": one, "fleet": map[string]any{"runs": one}})
 	src := &source{t: t, packages: map[string]*parsed{}}
 	list := src.sections("", "", reflect.TypeOf(*cfg), pipeline.Keys(cfg))
 	list = append(list, options(t, src)...)

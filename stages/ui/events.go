@@ -19,6 +19,8 @@ const (
 
 // hub hands the newest events to all readers; a reader that is slow misses those in between.
 type hub struct {
+	most int
+
 	mu      sync.Mutex
 	readers map[chan event]bool
 }
@@ -26,13 +28,13 @@ type hub struct {
 // event is what readers are told at one time.
 type event struct{ flow, change []byte }
 
-func newHub() *hub { return &hub{readers: map[chan event]bool{}} }
+func newHub() *hub { return &hub{most: maxReaders, readers: map[chan event]bool{}} }
 
 func (h *hub) join() (chan event, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.readers) >= maxReaders {
-		return nil, errors.New("too many pages are open: close some")
+	if len(h.readers) >= h.most {
+		return nil, errors.New("too many pages are open: close some, or ask /api/now")
 	}
 	c := make(chan event, 1)
 	h.readers[c] = true
@@ -57,10 +59,10 @@ func (h *hub) send(e event) {
 	}
 }
 
-func (h *hub) empty() bool {
+func (h *hub) count() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return len(h.readers) == 0
+	return len(h.readers)
 }
 
 // change says that there is more to see.
@@ -81,7 +83,7 @@ func (u *UI) tell(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		if u.hub.empty() {
+		if u.hub.count() == 0 {
 			continue
 		}
 		e, err := u.event()
@@ -108,6 +110,12 @@ func (u *UI) event() (e event, err error) {
 	return e, err
 }
 
+// getNow is what the events tell, for those who get none.
+func (u *UI) getNow(*http.Request) (any, error) {
+	e, err := u.event()
+	return map[string]json.RawMessage{"flow": e.flow, "change": e.change}, err
+}
+
 func (u *UI) events(w http.ResponseWriter, r *http.Request) {
 	c, err := u.hub.join()
 	if err != nil {
@@ -115,6 +123,7 @@ func (u *UI) events(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer u.hub.leave(c)
+	patient(w)
 	w.Header().Set("Content-Type", "text/event-stream")
 	ctl := http.NewResponseController(w)
 	first, err := u.event()

@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/prl-project/prl/schemas"
 	"github.com/prl-project/prl/stages/ui/index"
@@ -144,13 +145,20 @@ func nodeOf(n *schemas.Node) node {
 		out.Versions = append(out.Versions, v.Version)
 	}
 	for _, i := range n.Images {
-		out.Images = append(out.Images, picture{i.Alt, shown[i.Mime]})
+		_, ok := pictureType(i.Mime, i.Data)
+		out.Images = append(out.Images, picture{i.Alt, ok})
 	}
 	return out
 }
 
 // shown are the pictures that browsers show without running anything in them.
 var shown = map[string]bool{"image/png": true, "image/jpeg": true, "image/gif": true, "image/webp": true}
+
+// pictureType is the kind of a picture that a browser may show: one of those, and what its bytes are, whatever was said of it.
+func pictureType(said string, data []byte) (mime string, ok bool) {
+	mime = http.DetectContentType(data)
+	return mime, shown[mime] && strings.HasPrefix(said, "image/")
+}
 
 func (u *UI) serveImage(w http.ResponseWriter, r *http.Request) {
 	_, t, err := u.rolloutOf(r)
@@ -160,11 +168,16 @@ func (u *UI) serveImage(w http.ResponseWriter, r *http.Request) {
 	}
 	at, err := strconv.Atoi(r.PathValue("node"))
 	i, err2 := strconv.Atoi(r.PathValue("image"))
-	if err != nil || err2 != nil || at < 0 || at >= len(t.Nodes) || i < 0 || i >= len(t.Nodes[at].Images) || !shown[t.Nodes[at].Images[i].Mime] {
-		refuse(w, http.StatusNotFound, fmt.Errorf("there is no such picture that could be shown"))
+	if err != nil || err2 != nil || at < 0 || at >= len(t.Nodes) || i < 0 || i >= len(t.Nodes[at].Images) {
+		refuse(w, http.StatusNotFound, fmt.Errorf("there is no such picture"))
 		return
 	}
-	w.Header().Set("Content-Type", t.Nodes[at].Images[i].Mime)
+	mime, ok := pictureType(t.Nodes[at].Images[i].Mime, t.Nodes[at].Images[i].Data)
+	if !ok {
+		refuse(w, http.StatusNotFound, fmt.Errorf("it is no picture that could be shown"))
+		return
+	}
+	w.Header().Set("Content-Type", mime)
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; sandbox")
 	_, _ = w.Write(t.Nodes[at].Images[i].Data)
 }

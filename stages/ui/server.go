@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/http"
@@ -38,13 +39,22 @@ func (u *UI) handler() http.Handler {
 	}
 	mux.Handle("GET /static/", http.StripPrefix("/static/", http.FileServerFS(files)))
 	for path, answer := range map[string]func(*http.Request) (any, error){
-		"/api/run": u.getRun, "/api/runs": u.getRuns, "/api/flow": u.getFlow,
+		"/api/run": u.getRun, "/api/runs": u.getRuns, "/api/flow": u.getFlow, "/api/now": u.getNow,
 		"/api/rollouts": u.getRollouts, "/api/rollouts/{id}": u.getRollout, "/api/rollouts/{id}/tokens": u.getRolloutTokens,
 		"/api/steps/{step}": u.getStep, "/api/steps/{step}/tokens": u.getStepTokens, "/api/sql": u.getQuestions,
 	} {
 		mux.HandleFunc("GET "+path, answered(answer))
 	}
-	mux.HandleFunc("POST /api/sql", answered(u.ask))
+	mux.HandleFunc("POST /api/sql", func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxQuery+1))
+		answered(func(*http.Request) (any, error) {
+			if err != nil {
+				return nil, badRequest("read the query: %w; it may have %d bytes", err, maxQuery)
+			}
+			patient(w)
+			return u.ask(r, body)
+		})(w, r)
+	})
 	mux.HandleFunc("GET /api/rollouts/{id}/images/{node}/{image}", u.serveImage)
 	mux.HandleFunc("GET /api/events", u.events)
 	return u.guard(mux)

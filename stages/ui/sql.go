@@ -90,7 +90,7 @@ func questionOf(name, text string) Question {
 }
 
 // ask answers a query that a reader wrote.
-func (u *UI) ask(r *http.Request) (any, error) {
+func (u *UI) ask(r *http.Request, body []byte) (any, error) {
 	if engine == nil {
 		return nil, problem{http.StatusNotImplemented, fmt.Errorf("this binary has no DuckDB: build it with `go build -tags duckdb ./cmd/prl-stage`, or ask with the command that the page shows")}
 	}

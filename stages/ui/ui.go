@@ -29,7 +29,8 @@
 //	/api/steps/41              the batch of a step: micro-batches, their samples and rollouts, the figures of the step
 //	/api/steps/41/tokens?rank=0&index=3&sample=7&from=0   tokens of a sample as the trainer got them
 //	/api/sql                   the questions; POST {"query": "…"} asks one where the binary has DuckDB (build tag duckdb)
-//	/api/events                server-sent events: "flow" (flow.View) each second, "change" when there is more to see
+//	/api/events                server-sent events: "flow" (flow.View) each second, "change" when there is more to see. At most 64
+//	                           readers; the next is refused with 503 and asks /api/now instead, which is both at one time
 package ui
 
 import (
@@ -123,11 +124,10 @@ func (u *UI) Run(ctx context.Context) error {
 		}
 		u.rt.Log.Info("the page", "stage", Name, "url", url)
 	}
-	srv := &http.Server{Handler: u.handler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 1 << 16}
 	group, ctx := errgroup.WithContext(ctx)
-	srv.BaseContext = func(net.Listener) context.Context { return ctx }
+	srv := u.server(ctx)
 	group.Go(func() error {
-		if err := srv.Serve(u.listener); !errors.Is(err, http.ErrServerClosed) {
+		if err := srv.Serve(bound(u.listener, maxConnections)); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve the page: %w", err)
 		}
 		return nil

@@ -19,7 +19,7 @@ type Terminal struct {
 
 	mu    sync.Mutex
 	lines []string // the picture
-	drawn int      // lines of it that are on the screen
+	drawn []string // its lines as they are on the screen
 	half  []byte   // of a line that is not over
 }
 
@@ -68,7 +68,7 @@ func (t *Terminal) Draw(lines []string) error {
 func (t *Terminal) Leave() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.lines, t.drawn = nil, 0
+	t.lines, t.drawn = nil, nil
 }
 
 // Width is that of the terminal; 0 where it is not known.
@@ -76,20 +76,27 @@ func (t *Terminal) Width() int { return t.size() }
 
 // wipe goes to where the picture begins and wipes it. What comes instead is in the same write, so that nothing flickers.
 func (t *Terminal) wipe() string {
-	if t.drawn == 0 {
+	rows, width := 0, t.size()
+	for _, l := range t.drawn {
+		rows++
+		if n := Cells(l); width > 0 && n > width { // it was made narrower since, and breaks the line
+			rows += (n - 1) / width
+		}
+	}
+	t.drawn = nil
+	if rows == 0 {
 		return ""
 	}
-	n := t.drawn
-	t.drawn = 0
-	return fmt.Sprintf("\x1b[%dA\r\x1b[J", n)
+	return fmt.Sprintf("\x1b[%dA\r\x1b[J", rows)
 }
 
 func (t *Terminal) picture() string {
 	var b strings.Builder
 	width := t.size()
 	for _, l := range t.lines {
-		b.WriteString(Clip(l, width) + "\n")
+		l = Clip(l, width)
+		t.drawn = append(t.drawn, l)
+		b.WriteString(l + "\n")
 	}
-	t.drawn = len(t.lines)
 	return b.String()
 }

@@ -14,6 +14,7 @@ type screen struct {
 	mu     sync.Mutex
 	lines  []string
 	writes int
+	width  int
 }
 
 func (s *screen) Write(p []byte) (int, error) {
@@ -46,11 +47,26 @@ func (s *screen) String() string {
 	return strings.Join(s.lines, "\n")
 }
 
-func (s *screen) terminal() *Terminal { return &Terminal{out: s, size: func() int { return 20 }} }
+func (s *screen) terminal() *Terminal { return &Terminal{out: s, size: func() int { return s.width }} }
+
+// narrow makes the terminal narrower, which breaks its lines.
+func (s *screen) narrow(width int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.width = width
+	var broken []string
+	for _, l := range s.lines {
+		for len(l) > width {
+			broken, l = append(broken, l[:width]), l[width:]
+		}
+		broken = append(broken, l)
+	}
+	s.lines = broken
+}
 
 // TestTerminal: whatever is logged meanwhile, the picture stands whole below it, once.
 func TestTerminal(t *testing.T) {
-	s := &screen{t: t}
+	s := &screen{t: t, width: 20}
 	term := s.terminal()
 	step := func(want string, do func()) {
 		t.Helper()
@@ -71,12 +87,13 @@ func TestTerminal(t *testing.T) {
 	step("begins\nlog one\nlog two\nc", write("half"))
 	step("begins\nlog one\nlog two\nhalf of a line\nc", write(" of a line\n"))
 	step("begins\nlog one\nlog two\nhalf of a line\n01234567890123456789", func() { _ = term.Draw([]string{"0123456789012345678901234"}) })
-	step("begins\nlog one\nlog two\nhalf of a line\n01234567890123456789\nbehind it", func() { term.Leave(); write("behind it\n")() })
+	step("begins\nlog one\nlog two\nhalf of a line\n012345678901234567", func() { s.narrow(18); _ = term.Draw([]string{"0123456789012345678901234"}) })
+	step("begins\nlog one\nlog two\nhalf of a line\n012345678901234567\nbehind it", func() { term.Leave(); write("behind it\n")() })
 }
 
 // TestTerminalManyWriters: log lines of several goroutines and pictures, each whole.
 func TestTerminalManyWriters(t *testing.T) {
-	s := &screen{t: t}
+	s := &screen{t: t, width: 20}
 	term := s.terminal()
 	var wg sync.WaitGroup
 	for w := range 4 {
@@ -96,7 +113,7 @@ func TestTerminalManyWriters(t *testing.T) {
 
 // TestDoing is in place on a terminal and gone at its end.
 func TestDoing(t *testing.T) {
-	s := &screen{t: t}
+	s := &screen{t: t, width: 20}
 	seen := make(chan struct{})
 	stop := Doing(s.terminal(), func(time.Duration) string {
 		if s.String() == "reads" {

@@ -28,6 +28,14 @@ func cells(r rune) int {
 	return 1
 }
 
+// Cells is how many columns of a terminal a line takes.
+func Cells(line string) (n int) {
+	for _, r := range line {
+		n += cells(r)
+	}
+	return n
+}
+
 // Clip cuts a line to a terminal's width; 0 is any.
 func Clip(line string, width int) string {
 	at := 0

@@ -135,6 +135,7 @@ metadata:
   name: {{ $full }}-{{ .component }}
   labels: {{- include "prl.labels" .root | nindent 4 }}
     app.kubernetes.io/component: {{ .component }}
+    prl/stage: {{ .stage }}
 spec:
   serviceName: {{ $full }}-stages
   {{- if not (kindIs "invalid" .replicas) }}

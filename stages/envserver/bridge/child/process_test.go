@@ -2,15 +2,20 @@ package child
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/prl-project/prl/pipeline/logs"
 )
 
 // family starts a process that starts another, and one that leaves its group, and goes on.
@@ -136,5 +141,25 @@ func TestVariables(t *testing.T) {
 func TestStartFails(t *testing.T) {
 	if p, err := Start(exec.Command("/no/such/program"), syscall.SIGKILL); err == nil || p != nil {
 		t.Errorf("%v, %v", p, err)
+	}
+}
+
+// TestWhatAnEnvironmentPrintsIsLogged prints in pieces: whole lines come into the log at level debug, with the environment's name.
+func TestWhatAnEnvironmentPrintsIsLogged(t *testing.T) {
+	before := slog.Default()
+	t.Cleanup(func() { slog.SetDefault(before) })
+	var shown bytes.Buffer
+	slog.SetDefault(logs.New(&shown, logs.Options{Format: logs.Text, Level: slog.LevelInfo, EnvLevels: map[string]slog.Level{"loud": slog.LevelDebug}}))
+	for _, env := range []string{"loud", "quiet", ""} {
+		out := NewOutput(NewRecord("", env, 0), 0, nil)
+		for _, piece := range []string{"one", " line\n\ntwo\x1b[2J", "\n" + strings.Repeat("x", 2*maxLine), "\nno end"} {
+			if _, err := out.Write([]byte(piece)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	lines := strings.Split(strings.TrimSpace(shown.String()), "\n")
+	if len(lines) != 3 || !strings.HasSuffix(lines[0], `env=loud text="one line"`) || !strings.HasSuffix(lines[1], `text="two\x1b[2J"`) || len(lines[2]) > maxLine+200 {
+		t.Errorf("logged:\n%.500s", shown.String())
 	}
 }

@@ -19,21 +19,77 @@ async function answer(r) {
 export const events = new EventTarget();
 export const latest = {};
 
+const kinds = ['flow', 'change'];
+const retryMs = 3000, pollMs = 2000, silentMs = 10000;
+
+function tell(kind, detail) {
+  if (kinds.includes(kind)) latest[kind] = detail;
+  events.dispatchEvent(new CustomEvent(kind, { detail }));
+}
+
+// A browser keeps few connections to a server, and a stream takes one for good: of all tabs one has the stream, as long as it
+// holds a lock, and tells the others. Where a browser has no locks (a page of another machine without TLS) each tab has its own.
 export function connect() {
-  const source = new EventSource('/api/events');
-  for (const kind of ['flow', 'change']) {
-    source.addEventListener(kind, e => {
-      latest[kind] = JSON.parse(e.data);
-      events.dispatchEvent(new CustomEvent(kind, { detail: latest[kind] }));
-    });
-  }
-  // A page that the browser keeps for its back button would keep its connection, of which there are few.
-  addEventListener('pagehide', () => source.close(), { once: true });
-  source.onopen = () => events.dispatchEvent(new CustomEvent('state', { detail: true }));
-  source.onerror = () => {
-    events.dispatchEvent(new CustomEvent('state', { detail: false }));
-    if (source.readyState === EventSource.CLOSED) setTimeout(connect, 3000);
+  if (!globalThis.BroadcastChannel || !navigator.locks) return stream(tell);
+  const channel = new BroadcastChannel('prl-events');
+  let leads = false, heard = Date.now();
+  channel.onmessage = ({ data: { kind, detail } }) => {
+    if (leads) {
+      if (kind === 'hello') for (const [k, d] of Object.entries(told)) channel.postMessage({ kind: k, detail: d });
+      return;
+    }
+    heard = Date.now();
+    if (kind !== 'hello') tell(kind, detail);
   };
+  channel.postMessage({ kind: 'hello' });
+  const told = {};
+  const stop = new AbortController();
+  navigator.locks.request('prl-events', { signal: stop.signal }, () => new Promise(release => {
+    leads = true;
+    const end = stream((kind, detail) => {
+      told[kind] = detail;
+      tell(kind, detail);
+      channel.postMessage({ kind, detail });
+    });
+    stop.signal.addEventListener('abort', () => { end(); release(); });
+  })).catch(() => {}); // given up while it waited for its turn
+  const watch = setInterval(() => { if (!leads && Date.now() - heard > silentMs) tell('state', false); }, silentMs / 2);
+  const end = () => { stop.abort(); clearInterval(watch); channel.close(); };
+  addEventListener('pagehide', end, { once: true });
+  return end;
+}
+
+// stream reads the events of the server and gives them to what. Where it is refused, since too many read, it asks now and then.
+function stream(what) {
+  let source, timer, ended = false;
+  const open = () => {
+    source = new EventSource('/api/events');
+    for (const kind of kinds) source.addEventListener(kind, e => what(kind, JSON.parse(e.data)));
+    source.onopen = () => what('state', true);
+    source.onerror = () => {
+      what('state', false);
+      if (source.readyState === EventSource.CLOSED && !ended) poll(Date.now() + 10 * retryMs);
+    };
+  };
+  const poll = async until => {
+    let wait = retryMs;
+    try {
+      const now = await get('/api/now');
+      if (ended) return;
+      what('state', true);
+      for (const kind of kinds) what(kind, now[kind]);
+      wait = pollMs;
+    } catch {
+      if (ended) return;
+      what('state', false);
+    }
+    timer = setTimeout(Date.now() > until ? open : () => poll(until), wait);
+  };
+  open();
+  // A page that the browser keeps for its back button would keep its connection.
+  const end = () => { ended = true; clearTimeout(timer); source.close(); };
+  addEventListener('pagehide', end, { once: true });
+  return end;
 }
 
 addEventListener('pageshow', e => { if (e.persisted) connect(); });

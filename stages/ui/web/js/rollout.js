@@ -83,7 +83,7 @@ export async function rolloutView(box, { signal, argument, query, replace, go })
     if (many) {
       section.append(h('header', {}, h('a', { href: '/rollout/' + x.id }, `${x.row.group}.${x.row.rollout}`), x.row.version !== undefined && x.row.version !== null && h('small', {}, ' version ' + x.row.version), h('span.grow'), x.row.reward === null ? '–' : rewardMark(x.row.reward, most)));
     }
-    if (own && leaves.length > 1) section.append(graph(x, kids, path));
+    if (own && leaves.length > 1) section.append(agentsOf(x, kids, chosen), graph(x, kids, path));
     for (const k of path) section.append(message(x, k));
     for (const e of x.errors) section.append(h('article.message.failed', {}, h('header', {}, h('b', {}, visible(e.type))), said(e.message), e.traceback && h('details', {}, h('summary', {}, 'Traceback'), said(e.traceback))));
     if (!path.length && !x.errors.length) section.append(h('p.empty', {}, 'Nothing was said.'));
@@ -102,11 +102,21 @@ export async function rolloutView(box, { signal, argument, query, replace, go })
       tokensOf(`/api/rollouts/${encodeURIComponent(x.id)}/tokens?node=${k}`, colour, signal).then(t => show(text, t)).catch(e => { if (!signal.aborted) show(text, h('p.problem', {}, e.message)); });
       return article;
     }
-    show(text, (n.images ?? []).map((i, at) => i.shown ? h('img.shown', { src: `/api/rollouts/${encodeURIComponent(x.id)}/images/${k}/${at}`, alt: i.alt, loading: 'lazy' }) : h('p.empty', {}, 'a picture: ', visible(i.alt))),
+    show(text, (n.images ?? []).map((i, at) => i.shown ? h('img.shown', { src: `/api/rollouts/${encodeURIComponent(x.id)}/images/${k}/${at}`, alt: i.alt, loading: 'lazy' }) : h('p.empty', {}, 'A picture that cannot be shown: ', visible(i.alt || 'nothing is said of it'))),
       n.reasoning && h('details.reasoning', { open: true }, h('summary', {}, 'Reasoning'), said(n.reasoning)),
       n.content !== '' || !n.tool_calls?.length ? (n.content === '' ? h('p.empty', {}, 'empty') : said(n.content)) : null,
       (n.tool_calls ?? []).map(c => h('div.call', {}, h('header', {}, h('b', {}, visible(c.name)), c.id && h('small', {}, visible(c.id))), said(pretty(c.arguments)))));
     return article;
+  }
+
+  // agentsOf lets one choose whose conversation is read, where several agents speak.
+  function agentsOf(x, kids, chosen) {
+    const last = new Map();
+    x.nodes.forEach((n, k) => { if (n.agent && !kids[k].length) last.set(n.agent, k); });
+    if (last.size < 2) return '';
+    return h('div.controls', { role: 'group', 'aria-label': 'Agents' }, [...last].map(([agent, k]) =>
+      h('button.agent', { type: 'button', 'aria-pressed': String(x.nodes[chosen].agent === agent), onclick: () => { leaf = k; note(); drawColumns(); } },
+        visible(agent), x.nodes[k].reward !== undefined ? ' ' + num(x.nodes[k].reward) : '')));
   }
 
   // graph draws the messages as a tree, a column for each step from the root.
@@ -126,7 +136,7 @@ export async function rolloutView(box, { signal, argument, query, replace, go })
     const width = 28 + dx * Math.max(0, ...depth.filter(d => d !== undefined)), height = 28 + dy * Math.max(0, lines - 1);
     return h('div.graph', {}, h('svg', { viewBox: `0 0 ${width} ${height}`, width, height, role: 'group', 'aria-label': 'Message graph' },
       x.nodes.map((n, k) => n.parent >= 0 && h('path.twig', { class: on.has(k) ? 'on' : '', d: `M${at(n.parent).join(' ')}L${at(n.parent)[0] + 8} ${at(k)[1]}L${at(k).join(' ')}` })),
-      x.nodes.map((n, k) => h('circle.dot', { class: 'role-' + n.role + (on.has(k) ? ' on' : ''), cx: at(k)[0], cy: at(k)[1], r: 6, tabindex: 0, role: 'button', onclick: () => pick(k), onkeydown: e => { if (e.key === 'Enter') pick(k); } }, h('title', {}, `${k}: ${n.role}, ${n.tokens} tokens`)))));
+      x.nodes.map((n, k) => h('circle.dot', { class: 'role-' + n.role + (on.has(k) ? ' on' : ''), cx: at(k)[0], cy: at(k)[1], r: 6, tabindex: 0, role: 'button', onclick: () => pick(k), onkeydown: e => { if (e.key === 'Enter') pick(k); } }, h('title', {}, `${k}: ${n.agent ? n.agent + ', ' : ''}${n.role}, ${n.tokens} tokens`)))));
     function pick(k) {
       while (kids[k].length) k = kids[k].at(-1);
       leaf = k;
