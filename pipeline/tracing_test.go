@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/prl-project/prl/pipeline/pipelinetest/collector"
 	"github.com/prl-project/prl/pipeline/tracing"
@@ -129,5 +131,32 @@ func TestSpansOfOtherEnds(t *testing.T) {
 	}
 	if len(by) != 3+1+1+2+2 {
 		t.Errorf("%d spans", len(by))
+	}
+}
+
+// TestSpansAreOfCommittedWork aborts a transaction, which is done again: its spans come once, with the one that is committed.
+func TestSpansAreOfCommittedWork(t *testing.T) {
+	rt, cluster := testRuntime(t)
+	of, c := traced(t, 1)
+	rt.Tracing = of.Tracing
+	produce(t, rt, pairsOf(0, 20)...)
+	fired := fault{kmsg.TxnOffsetCommit, kerr.UnknownServerError, 1, 2}.inject(t, rt, cluster)
+	stop := start(t, rt, toyConfig())
+	groups := committed(t, rt, TopicSamples, 20)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if fired() == 0 {
+		t.Fatal("no transaction was aborted")
+	}
+	rt.Tracing.Flush()
+	seen := map[tracing.Context]int{}
+	for _, s := range c.Spans() {
+		seen[s.Context()]++
+	}
+	for _, g := range groups {
+		if n := seen[g.Trace]; n != 1 || spanOf(rt.Tracing, g.Value) != g.Trace {
+			t.Errorf("%v carries %v, of which there are %d spans", g.Ref, g.Trace, n)
+		}
 	}
 }

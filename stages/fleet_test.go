@@ -13,6 +13,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/stages/inference"
@@ -65,7 +66,7 @@ func (w *fleetWorld) logger() *slog.Logger { return slog.New(slog.NewTextHandler
 func (w *fleetWorld) settings(sets ...string) *Config {
 	w.Helper()
 	cfg := DefaultConfig()
-	all := append([]string{"dir=" + w.dir, fmt.Sprintf("brokers=[%q]", w.brokers[0]), "inference.listen=localhost:0", "run.max_steps=4", "ui.enabled=false"}, sets...)
+	all := append([]string{"dir=" + w.dir, fmt.Sprintf("brokers=[%q]", w.brokers[0]), "inference.listen=localhost:0", "run.max_steps=3", "ui.enabled=false"}, sets...)
 	if err := pipeline.LoadConfig("../configs/ordered.toml", nil, all, cfg); err != nil {
 		w.Fatal(err)
 	}
@@ -188,11 +189,19 @@ func TestInvariant_SharedRunsAreTheSame(t *testing.T) {
 	defer cancel()
 	want := map[string]string{}
 	seeds := map[string]string{"first": "run.seed=1", "second": "run.seed=2"}
+	var alone errgroup.Group
+	var mu sync.Mutex
 	for name, seed := range seeds {
-		var err error
-		if want[name], err = w.run(ctx, name+"-alone", false, seed); err != nil {
-			t.Fatal(err)
-		}
+		alone.Go(func() error {
+			weights, err := w.run(ctx, name+"-alone", false, seed)
+			mu.Lock()
+			defer mu.Unlock()
+			want[name] = weights
+			return err
+		})
+	}
+	if err := alone.Wait(); err != nil {
+		t.Fatal(err)
 	}
 	if want["first"] == want["second"] || want["first"] == "" {
 		t.Fatalf("the runs alone have the weights %v", want)

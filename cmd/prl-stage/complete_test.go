@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/prl-project/prl/pipeline/pipelinetest/need"
 )
 
 // offers are what is offered for the last word of a line, without what it means.
@@ -123,12 +125,10 @@ func TestCompletionInShells(t *testing.T) {
 	for shell, ask := range map[string]func(line string) []string{"bash": askBash, "zsh": askZsh, "fish": askFish} {
 		t.Run(shell, func(t *testing.T) {
 			path, err := exec.LookPath(shell)
-			if err != nil {
-				if shell == "bash" {
-					t.Fatal("no bash, which Makefile needs, too")
-				}
-				t.Skipf("no %s here", shell)
+			if shell == "bash" && err != nil {
+				t.Fatal("no bash, which Makefile needs, too")
 			}
+			need.That(t, err == nil, "PRL_TEST_SHELLS", "no "+shell+" on PATH (Debian: apt-get install "+shell+")")
 			for line, want := range map[string]string{
 				"prl-stage --stage trai":             "trainer",
 				"prl-stage --stage all --run de":     "demo",

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -129,6 +130,7 @@ func (w *world) child(name string, env []string, more ...string) (p *process, me
 }
 
 func TestFaultEnvServerDead(t *testing.T) {
+	t.Parallel() // most of its time it waits
 	w := newWorld(t, nil)
 	w.startAll("envserver")
 	server, metrics := w.child("envserver", nil)
@@ -145,6 +147,7 @@ func TestFaultEnvServerDead(t *testing.T) {
 }
 
 func TestFaultDiskFull(t *testing.T) {
+	t.Parallel() // most of its time it waits
 	dir := filepath.Join(t.TempDir(), "small")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -289,6 +292,7 @@ func TestFaultTrainerOutOfMemory(t *testing.T) {
 }
 
 func TestFaultBrokerDown(t *testing.T) {
+	t.Parallel() // most of its time it waits
 	dir, port := t.TempDir(), freePort(t)
 	serve := func() *process {
 		b := startStage(t, nil, "--stage", "broker", "--run", "broker", "--telemetry", "", "--set", "dir="+dir, "--set", "broker.listen=localhost:"+port)
@@ -488,4 +492,28 @@ func serveHandler(t *testing.T, h http.Handler) string {
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
 	return s.URL
+}
+
+// TestFaultTable holds the table of deploy/prometheus/README.md to the tests here: each fault has a row, and each row a test.
+func TestFaultTable(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join(repository(t), "deploy/prometheus/README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, err := os.ReadFile("faults_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	planted := regexp.MustCompile(`func TestFault(\w+)\(`).FindAllStringSubmatch(string(code), -1)
+	_, table, _ := strings.Cut(string(readme), "\n| planted |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	rows := strings.Count(table, "\n") - 1
+	if rows != 10 || len(planted) != rows+1 { // this one
+		t.Errorf("%d rows, %d tests", rows, len(planted)-1)
+	}
+	for _, name := range planted {
+		if name[1] != "Table" && !strings.Contains(table, "| "+name[1]+" |") {
+			t.Errorf("no row of %s", name[1])
+		}
+	}
 }

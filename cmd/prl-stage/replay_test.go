@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,7 +17,10 @@ func TestReplay(t *testing.T) {
 	sets := []string{"run.max_steps=4", "run.batch_size=32", "trainer.checkpoint_interval=2"}
 	weights := finalWeights(t, all(t, dir, nil, sets...).ended(t, runDeadline))
 	replayed := func(args ...string) *process {
-		args = append([]string{"--stage", "replay", "--config", orderedConfig, "--run", "test", "--telemetry", "", "--set", "dir=" + dir}, args...)
+		args = append([]string{"--stage", "replay", "--config", orderedConfig, "--telemetry", "", "--set", "dir=" + dir}, args...)
+		if !slices.Contains(args, "--run") {
+			args = append(args, "--run", "test")
+		}
 		for _, s := range sets {
 			args = append(args, "--set", s)
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/prl-project/prl/deploy/kafka/kafkatest"
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/stages"
+	"github.com/prl-project/prl/stages/top"
 )
 
 // A secured is an Apache Kafka with TLS, users and an authorizer, and what a test needs to use it.
@@ -318,6 +319,9 @@ func testOwnRights(t *testing.T, s *secured, run string) {
 		}
 	}
 	start(stages.AuditName).ended(t, runDeadline)
+	if table := start(top.Name).ended(t, runDeadline); !strings.Contains(table, "ended with version 3") {
+		t.Errorf("top shows\n%s", table)
+	}
 	cleanup := start("cleanup", "cleanup.every=0s")
 	cleanup.ended(t, runDeadline)
 	if n := cleanup.logged(t, "cleaned up", "records="); n == "0" {

@@ -160,6 +160,10 @@ func TestScalingDownFinishesRollouts(t *testing.T) {
 // and no number of replicas fights it.
 func TestServersFollowTheirTasks(t *testing.T) {
 	list := render(t, "testdata/full.yaml")
+	table, err := os.ReadFile("../prometheus/README.md") // made from the code
+	if err != nil || !strings.Contains(string(table), "| `prl_emitter_tasks_open` |") {
+		t.Errorf("there is no metric prl_emitter_tasks_open: %v", err)
+	}
 	scaled := of(list, "ScaledObject")
 	if len(scaled) != 2 {
 		t.Fatalf("%d scaled objects for two environments", len(scaled))

@@ -147,8 +147,12 @@ func TestDashboards(t *testing.T) {
 	var queries []string
 	for _, file := range []string{"run.json", "operator.json"} {
 		var d dashboard
-		if err := json.Unmarshal([]byte(read(t, "../grafana/"+file)), &d); err != nil {
+		text := read(t, "../grafana/"+file)
+		if err := json.Unmarshal([]byte(text), &d); err != nil {
 			t.Fatalf("%s: %v", file, err)
+		}
+		if n, chosen := strings.Count(text, `"type": "prometheus"`), strings.Count(text, `"uid": "${datasource}"`); n != chosen {
+			t.Errorf("%s names a data source %d times, and the one that is chosen %d times", file, n, chosen)
 		}
 		var variables []string
 		for _, v := range d.Templating.List {

@@ -19,6 +19,9 @@ import (
 // release is what the chart is rendered as.
 var release = chartutil.ReleaseOptions{Name: "prl", Namespace: "training", Revision: 1, IsInstall: true}
 
+// cluster is what it is rendered for.
+var cluster = chartutil.KubeVersion{Version: "v1.37.2", Major: "1", Minor: "37"}
+
 // chart lints the chart in dir, renders it with the values of files, each over the ones before, and validates what comes out: what
 // `helm lint --strict`, `helm template` and a server-side dry run would say.
 func chart(dir string, files []string) ([]map[string]any, error) {
@@ -37,7 +40,12 @@ func chart(dir string, files []string) ([]map[string]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	top, err := chartutil.ToRenderValues(loaded, given, release, chartutil.DefaultCapabilities)
+	if wants := loaded.Metadata.KubeVersion; wants != "" && !chartutil.IsCompatibleRange(wants, cluster.Version) {
+		return nil, fmt.Errorf("the chart wants Kubernetes %s, and is held to %s", wants, cluster.Version)
+	}
+	capabilities := chartutil.DefaultCapabilities.Copy()
+	capabilities.KubeVersion = cluster
+	top, err := chartutil.ToRenderValues(loaded, given, release, capabilities)
 	if err != nil {
 		return nil, err
 	}

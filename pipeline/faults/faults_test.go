@@ -115,7 +115,9 @@ func TestDeskKeepsThemApart(t *testing.T) {
 // TestDeskForgetsEvents: what only happened is over when it does not happen again.
 func TestDeskForgetsEvents(t *testing.T) {
 	d := newDesk()
-	note := func() { d.Note(Report{Fault: PoisonTask, Stage: "envserver", About: "a", Why: "task 7"}, 10*time.Minute) }
+	note := func() {
+		d.Note(Report{Fault: PoisonTask, Stage: "envserver", About: "a", Why: "task 7"}, 10*time.Minute)
+	}
 	note()
 	d.at = d.at.Add(9 * time.Minute)
 	note()

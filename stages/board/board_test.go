@@ -133,7 +133,8 @@ func pointsOf(s int64) []schemas.Record {
 	}
 	if s%2 == 0 { // what is measured late comes behind points of later versions
 		list = append(list, &schemas.EvalResult{Eval: "held-out", Env: "catch", Version: s - 1, K: 2, Examples: 3, Episodes: 6, AvgAtK: 0.25, PassMissing: true,
-			Rewards: map[string]float64{"caught": 0.75}})
+			Rewards: map[string]float64{"caught": 0.75}},
+			&schemas.EvalResult{Eval: "backwards", Env: "catch", Version: 10 - s, K: 1, Examples: 1, Episodes: 1, AvgAtK: float64(s), PassMissing: true})
 	}
 	return list
 }
@@ -214,6 +215,14 @@ func TestInvariant_EachPointOnce(t *testing.T) {
 			}
 		}
 	}
+	garbage := append(contents(t, whole, ""), make([]byte, 100)...)
+	if err := os.WriteFile(filepath.Join(whole, fileName), garbage, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	write(t, rt, whole) // nothing new
+	if got := behind(t, contents(t, whole, ""), 3); got != want[""] {
+		t.Error("what is torn was not cut off")
+	}
 	if _, err := os.Stat(filepath.Join(filepath.Dir(whole), "out")); err == nil {
 		t.Error("a shadow trainer's name led out of the folder")
 	}
@@ -269,7 +278,7 @@ func TestHistory(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	for _, want := range []int{18, 0} {
+	for _, want := range []int{20, 0} {
 		if n, err := New(rt, options(dir)).WriteHistory(t.Context(), cfg.Dir); err != nil || n != want {
 			t.Fatalf("%d points were written, want %d: %v", n, want, err)
 		}
@@ -363,6 +372,7 @@ func TestTensorBoard(t *testing.T) {
 		"eval/held-out/avg_at_k":       "[[1.700000000502e+09 1 0.25] [1.700000000504e+09 3 0.25]]",
 		"eval/held-out/rewards/caught": "[[1.700000000502e+09 1 0.75] [1.700000000504e+09 3 0.75]]",
 		"eval/held-out/pass_at_k":      "[]",
+		"eval/backwards/avg_at_k":      "[[1.700000000502e+09 8 2] [1.700000000504e+09 6 4]]", // TensorBoard throws none away
 		"shadow/loss/../out":           "[[1.700000000501e+09 1 9] [1.700000000502e+09 2 9] [1.700000000503e+09 3 9] [1.700000000504e+09 4 9]]",
 	} {
 		if is := fmt.Sprint(got.Scalars[tag]); is != want {

@@ -34,6 +34,9 @@ func eventOf(p Point) (e event, ok bool) {
 	e = event{wall: p.Time, topic: p.Topic, offset: p.Offset}
 	switch v := p.Value.(type) {
 	case *schemas.MetricPoint:
+		if _, _, _, fault := pipeline.FaultOf(v); fault {
+			return e, false // a notice for the page
+		}
 		if v.TimeMs > 0 {
 			e.wall = time.UnixMilli(v.TimeMs)
 		}

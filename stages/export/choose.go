@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/binary"
 	"hash/fnv"
-	"math"
 	"slices"
 
 	"github.com/prl-project/prl/schemas"
@@ -87,9 +86,9 @@ func (c Config) conversation(v conversation) string {
 		return whyUnreadable
 	case c.MaxTokens > 0 && v.length() > c.MaxTokens:
 		return whyTokens
-	case v.reward == nil && (c.Best > 0 || !math.IsInf(c.MinReward, -1)):
+	case v.reward == nil && (c.Best > 0 || c.MinReward != nil):
 		return whyNoReward
-	case v.reward != nil && *v.reward < c.MinReward:
+	case v.reward != nil && c.MinReward != nil && *v.reward < *c.MinReward:
 		return whyReward
 	}
 	return ""

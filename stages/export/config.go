@@ -28,8 +28,8 @@ type Config struct {
 	Force bool `toml:"force"`
 	// Envs are the environments whose rollouts are taken; empty for all.
 	Envs []string `toml:"envs"`
-	// MinReward is the least reward of what is taken. Unit: as the environment's.
-	MinReward float64 `toml:"min_reward"`
+	// MinReward is the least reward of what is taken; not set, all are, those without a reward among them. Unit: as the environment's.
+	MinReward *float64 `toml:"min_reward"`
 	// Best is how many conversations of each task are taken, those with the highest rewards; 0 for all.
 	Best int `toml:"best"`
 	// Fate is what must have become of a rollout: packed (it was trained on), or any for whatever was decided.
@@ -53,7 +53,7 @@ type Config struct {
 
 // DefaultConfig takes whatever was trained on and came to its end.
 func DefaultConfig() Config {
-	return Config{Formats: []string{JSONL, Parquet}, MinReward: math.Inf(-1), Fate: schemas.FatePacked, ToVersion: -1}
+	return Config{Formats: []string{JSONL, Parquet}, Fate: schemas.FatePacked, ToVersion: -1}
 }
 
 // Validate checks the section on its own.
@@ -74,7 +74,7 @@ func (c Config) Validate() error {
 		return fmt.Errorf("--force with --follow, which goes on with what is there: remove the folder, or name another (--out)")
 	case c.Fate != schemas.FatePacked && c.Fate != AnyFate:
 		return fmt.Errorf("export.fate = %q: %s or %s", c.Fate, schemas.FatePacked, AnyFate)
-	case math.IsNaN(c.MinReward):
+	case c.MinReward != nil && math.IsNaN(*c.MinReward):
 		return fmt.Errorf("export.min_reward is not a number")
 	case c.Best < 0:
 		return fmt.Errorf("export.best = %d: 0 for all, or more", c.Best)

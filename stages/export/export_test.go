@@ -54,7 +54,7 @@ func TestSelection(t *testing.T) {
 	w.sink()
 
 	out, s := w.export(func(c *Config) {
-		c.Envs, c.ToVersion, c.MaxTokens, c.MinReward, c.Best = []string{"catch"}, 5, 100, 0.5, 1
+		c.Envs, c.ToVersion, c.MaxTokens, c.MinReward, c.Best = []string{"catch"}, 5, 100, new(0.5), 1
 	})
 	want := map[string]int64{
 		whyEnv: 1, whyErrored: 2, whyFate: 1, whyVersion: 1, whyTruncated: 1, whyNotSaid: 1, whyImages: 1, whyTokens: 1,
@@ -87,13 +87,15 @@ func TestSelection(t *testing.T) {
 	}
 }
 
+// toolsTold are those that the environment tools has announced.
+var toolsTold = []render.Tool{{Name: "Guess", Description: "guesses <b>", Parameters: json.RawMessage(`{"type":"object","properties":{"word":{"type":"string"}}}`)}}
+
 // TestConversations writes what was said, in both formats alike, with the tools beside it, and says where it is from.
 func TestConversations(t *testing.T) {
 	w := newWorld(t)
-	told := []render.Tool{{Name: "Guess", Description: "guesses <b>", Parameters: json.RawMessage(`{"type":"object","properties":{"word":{"type":"string"}}}`)}}
 	p := w.play(0, 1, "one", "go on", "two", "never seen")
 	tools := w.play(1, 0.5, "<call>")
-	tools.trace.Env, tools.trace.Nodes = "tools", w.talk(told, "use one", "I guess.", "answer", "done")
+	tools.trace.Env, tools.trace.Nodes = "tools", w.talk(toolsTold, "use one", "I guess.", "answer", "done")
 	tools.trace.Nodes[2].ToolCalls = []schemas.ToolCall{{ID: "a", Name: "Guess", Arguments: `{"word": "x"}`}}
 	tools.trace.Nodes[2].Reasoning = "hm"
 	tools.trace.Nodes[3].Role, tools.trace.Nodes[3].ToolCallID = "tool", "a"
@@ -158,11 +160,16 @@ func TestToolsStay(t *testing.T) {
 	p := w.play(0, 1, "x")
 	p.trace.Env = "tools"
 	p.trace.Nodes[0].Content = "# Tools: ask for them" // other tools than the environment has announced
-	w.run(p)
+	other := w.play(1, 1, "x")
+	other.trace.Env, other.trace.Nodes = "tools", w.talk(toolsTold, "q", "x")
+	other.trace.Nodes[0].TokenIDs = schemas.PackInt32s(append(other.trace.Nodes[0].TokenIDs.Values()[1:], 5)) // the same text in other tokens
+	w.run(p, other)
 	w.sink()
 	out, _ := w.export(nil)
-	if row := w.rows(filepath.Join(out, "train.jsonl"))[0]; row.Tools != nil || row.Messages[0].Content != p.trace.Nodes[0].Content {
-		t.Errorf("%s", jsonOf(t, row))
+	for _, row := range w.rows(filepath.Join(out, "train.jsonl")) {
+		if of := []play{p, other}[row.Provenance.GroupID]; row.Tools != nil || row.Messages[0].Content != of.trace.Nodes[0].Content {
+			t.Errorf("%s", jsonOf(t, row))
+		}
 	}
 }
 

@@ -46,7 +46,7 @@ func newFolder(cfg Config) (*folder, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &folder{cfg, draft, map[string][]*rows{}}, errors.Join(os.Chmod(draft, 0o755))
+	return &folder{cfg, draft, map[string][]*rows{}}, os.Chmod(draft, 0o755)
 }
 
 // add writes a row to a split.

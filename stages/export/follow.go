@@ -42,6 +42,13 @@ type undone struct {
 	left map[int]bool // rollouts
 }
 
+func newFollower(e *Export, parts *parts) *follower {
+	return &follower{
+		Export: e, parts: parts, outcomes: map[groupKey]*undone{}, waiting: map[groupKey][]*schemas.Trace{}, done: map[string]*idset.Set{},
+		speech: speech{tools: map[string]*toolbox{}}, summary: Summary{Run: e.rt.Run.Name, Left: map[string]int64{}},
+	}
+}
+
 // Run writes parts until ctx ends, and then what had come by then.
 func (e *Export) Run(ctx context.Context) (err error) {
 	e.rt.Health.Set(Name, false)
@@ -51,8 +58,7 @@ func (e *Export) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, parts.close()) }()
-	f := &follower{Export: e, parts: parts, outcomes: map[groupKey]*undone{}, waiting: map[groupKey][]*schemas.Trace{}, done: map[string]*idset.Set{}}
-	f.speech.tools, f.summary = map[string]*toolbox{}, Summary{Run: e.rt.Run.Name, Left: map[string]int64{}}
+	f := newFollower(e, parts)
 	if err := f.hear(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}

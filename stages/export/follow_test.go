@@ -10,6 +10,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/schemas"
 )
 
 func following(out, format string) Config {
@@ -115,7 +118,7 @@ func TestFollowedFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := following(out, JSONL)
-	other.MinReward = 0.5
+	other.MinReward = new(0.5)
 	if _, err := openParts(other, "demo"); err == nil || !strings.Contains(err.Error(), "began of run demo") {
 		t.Errorf("other settings: %v", err)
 	}
@@ -137,5 +140,38 @@ json.dump({"Train": len(load_dataset(sys.argv[1], split="train"))}, sys.stdout)
 `, &got, out)
 	if got.Train != 1 {
 		t.Errorf("datasets reads %d rows of the parts, want 1", got.Train)
+	}
+}
+
+// TestTracesAndOutcomes takes a rollout when both its trace and its outcome have been read, in any order, and once.
+func TestTracesAndOutcomes(t *testing.T) {
+	w := newWorld(t)
+	p := w.play(0, 1, "x")
+	trace := pipeline.Record{Value: p.trace}
+	outcome := pipeline.Record{Value: &schemas.GroupOutcome{Env: "catch", Fate: schemas.FatePacked, Rollouts: []schemas.RolloutFate{p.fate}}}
+	for name, steps := range map[string][][]pipeline.Record{
+		"trace first":   {{trace}, {outcome}, {trace}},
+		"outcome first": {{outcome}, {trace}, {trace}},
+		"at once":       {{outcome, trace, trace}},
+		"twice":         {{trace, trace}, {outcome}},
+	} {
+		e, err := New(w.rt, following(filepath.Join(t.TempDir(), "out"), JSONL), "", "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		parts, err := openParts(e.cfg, "demo")
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := newFollower(e, parts)
+		for _, recs := range steps {
+			f.take(t.Context(), recs)
+		}
+		if n := len(parts.held[splitTrain]); n != 1 || len(f.waiting) > 0 || len(f.outcomes) > 0 {
+			t.Errorf("%s: %d conversations; %d groups wait for outcomes, %d for traces", name, n, len(f.waiting), len(f.outcomes))
+		}
+		if err := parts.close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

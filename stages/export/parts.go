@@ -50,8 +50,12 @@ type begun struct {
 // agree holds an export to the run and the settings it began with.
 func (p *parts) agree() error {
 	c := p.cfg
-	own := begun{p.run, true, fmt.Sprintf("formats=%v envs=%v min_reward=%g fate=%s from_version=%d to_version=%d truncated=%v evals=%v max_tokens=%d test_share=%g seed=%d",
-		c.Formats, c.Envs, c.MinReward, c.Fate, c.FromVersion, c.ToVersion, c.Truncated, c.Evals, c.MaxTokens, c.TestShare, c.Seed)}
+	least := "none"
+	if c.MinReward != nil {
+		least = fmt.Sprint(*c.MinReward)
+	}
+	own := begun{p.run, true, fmt.Sprintf("formats=%v envs=%v min_reward=%s fate=%s from_version=%d to_version=%d truncated=%v evals=%v max_tokens=%d test_share=%g seed=%d",
+		c.Formats, c.Envs, least, c.Fate, c.FromVersion, c.ToVersion, c.Truncated, c.Evals, c.MaxTokens, c.TestShare, c.Seed)}
 	path := filepath.Join(c.Out, manifest)
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

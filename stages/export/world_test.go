@@ -54,7 +54,6 @@ type world struct {
 	renderer render.Renderer
 	blobs    string
 	parquet  string
-	sunk     int
 }
 
 func runtimeAt(broker, blobs string) (*pipeline.Runtime, error) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/http"
 	"path/filepath"
@@ -99,10 +98,6 @@ func (u *UI) ask(r *http.Request, body []byte) (any, error) {
 	}
 	if kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); kind != "application/json" {
 		return nil, badRequest("want application/json")
-	}
-	body, err := io.ReadAll(io.LimitReader(r.Body, maxQuery+1))
-	if err != nil {
-		return nil, err
 	}
 	var q struct{ Query string }
 	if len(body) > maxQuery {

@@ -151,7 +151,7 @@ func startOurs(ctx context.Context, f flags, dir string, rt *pipeline.Runtime, m
 		return nil, err
 	}
 	options := "{min_turns = %d, max_turns = %d, prompt = 'full'}"
-	args := []string{"--stage", "envserver", "--env", environment, "--run", rt.Run.Name, "--instance", "one", "--telemetry", port, "--log-level", "warn"}
+	args := []string{"--stage", "envserver", "--env", environment, "--run", rt.Run.Name, "--instance", "one", "--telemetry", port, "--pprof", "--log-level", "warn"}
 	for _, set := range []string{
 		fmt.Sprintf("dir=%q", dir), fmt.Sprintf("envserver.concurrency=%d", f.Concurrency), fmt.Sprintf("envserver.model_url=%q", m.url),
 		fmt.Sprintf("envs.%s.options="+options, environment, turns, turns),
