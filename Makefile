@@ -30,10 +30,10 @@ run: build ## the whole pipeline on this machine: a language model learns three 
 test: ## all tests, on Apache Kafka too where Java and Maven are there; needs a C compiler for the DuckDB ones
 	@go vet ./...
 	@$(MAKE) -s python || echo 'no Python clients; the tests that want them say so'
-	@go run ./deploy/kafka/cmd --optional -- go test -timeout 20m -json ./... | go run ./.ci/summary
+	@go run ./deploy/kafka/cmd --optional -- go test -timeout 20m -vet=off -json ./... | go run ./.ci/summary
 
 race: ## the packages with goroutines, under the race detector
-	@go test -race -short -json $(RACE) | go run ./.ci/summary
+	@go test -race -short -vet=off -json $(RACE) | go run ./.ci/summary
 
 fuzz: ## every fuzz target for ten seconds
 	@for p in $$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u); do \
@@ -127,5 +127,5 @@ $(VALIDATORS)/installed: deploy/validators/promtool.sh deploy/validators/require
 	@$(VALIDATORS)/python/bin/pip install -q --disable-pip-version-check -r deploy/validators/requirements.txt
 	@ln -sf ../python/bin/hadolint $(VALIDATORS)/bin/hadolint
 	@go -C deploy/validators run ./crds $(CURDIR)/$(VALIDATORS)/crds
-	@go -C deploy/validators build -trimpath -o $(CURDIR)/$(VALIDATORS)/bin/validators .
+	@go -C deploy/validators build -ldflags='-s -w' -o $(CURDIR)/$(VALIDATORS)/bin/validators .
 	@touch $@

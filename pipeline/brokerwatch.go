@@ -46,6 +46,9 @@ func (w *brokerWatch) OnBrokerRead(_ kgo.BrokerMetadata, _ int16, _ int, _, _ ti
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.failing.IsZero() {
+		return // as nearly always
+	}
 	w.failing = time.Time{}
 	w.rt.Mended(watchedBy, faults.BrokerDown, "")
 }

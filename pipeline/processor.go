@@ -12,6 +12,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/prl-project/prl/pipeline/faults"
 )
 
 // maxPoll is how many records one transaction takes: about 250 ms of work of the slowest core.
@@ -58,8 +60,9 @@ type Processor struct {
 	take int
 	// worked says that a session has committed.
 	worked bool
-	// faultsAsked is when the cores were last asked for theirs.
+	// faultsAsked is when the cores were last asked for theirs, faultKinds the kinds of those that they look for.
 	faultsAsked time.Time
+	faultKinds  []faults.Fault
 	// looked is when the figures of the cores were last taken.
 	looked time.Time
 	// missed is how often in a row the state of a stage that has worked was not there.

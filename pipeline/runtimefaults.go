@@ -129,16 +129,15 @@ func (p *Processor) keepFaults(now time.Time) {
 		return
 	}
 	p.faultsAsked = now
-	var kinds []faults.Fault
 	var all []faults.Report
 	for _, u := range p.owned() {
 		if core, ok := u.core.(FaultKeeper); ok {
-			k, has := core.Faults()
-			kinds, all = k, append(all, has...)
+			kinds, has := core.Faults()
+			p.faultKinds, all = kinds, append(all, has...)
 		}
 	}
-	if kinds != nil {
-		p.rt.Faults.Hold(p.cfg.Stage, kinds, all)
+	if p.faultKinds != nil { // without a core of this process there are none: the partitions are another instance's
+		p.rt.Faults.Hold(p.cfg.Stage, p.faultKinds, all)
 	}
 }
 

@@ -105,6 +105,29 @@ func TestEndedShows(t *testing.T) {
 	}
 }
 
+// keeper is a core that has a fault.
+type keeper struct{ Core }
+
+func (keeper) Faults() ([]faults.Fault, []faults.Report) {
+	return []faults.Fault{faults.EnvServerDead}, []faults.Report{{Fault: faults.EnvServerDead, About: "wordle"}}
+}
+
+// TestFaultsGoWithTheCore: what a core has said is over here when its partition is another instance's.
+func TestFaultsGoWithTheCore(t *testing.T) {
+	rt := &Runtime{Log: runtimeFor(t, nil, "one").Log}
+	rt.OpenFaults()
+	u := &unit{core: keeper{}}
+	p := &Processor{rt: rt, cfg: ProcessorConfig{Stage: "emitter"}, units: map[int32]*unit{0: u}}
+	now := time.Now()
+	for _, owned := range []bool{false, true, false, true} {
+		u.owned, now = owned, now.Add(time.Second)
+		p.keepFaults(now)
+		if got := len(rt.Faults.Active()) > 0; got != owned {
+			t.Errorf("with the core here %v: a fault %v", owned, got)
+		}
+	}
+}
+
 // TestBrokerWatch: no broker answers for three seconds while some are asked; one of several that is away is nothing.
 func TestBrokerWatch(t *testing.T) {
 	rt := &Runtime{Log: runtimeFor(t, nil, "one").Log}

@@ -89,7 +89,13 @@ func (a *App) runStages(ctx context.Context, wanted func(Stage) bool, watch func
 		if err != nil {
 			return fmt.Errorf("stage %s: %w", s.Name, err)
 		}
-		r := func(ctx context.Context) error { return a.watched(ctx, s, made) }
+		r := func(ctx context.Context) error {
+			err := a.watched(ctx, s, made)
+			if s.Aside {
+				return nil // it is told of, and the run goes on without it
+			}
+			return err
+		}
 		if s.Name == "sink" {
 			last = append(last, r)
 		} else {

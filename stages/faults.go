@@ -2,9 +2,11 @@ package stages
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/stages/ui"
 )
 
 // watched runs a stage and notes the error it ends with.
@@ -17,8 +19,9 @@ func (a *App) watched(ctx context.Context, s Stage, r Runner) error {
 // RunStage runs a stage until ctx ends or it fails. Meanwhile the pages of the run are told of the faults of the process, and at
 // the end with which one it ended.
 func (a *App) RunStage(ctx context.Context, s Stage, r Runner) error {
-	stop := a.tellFaults(ctx, s.Name)
-	defer stop()
+	if s.tells() {
+		defer a.tellFaults(ctx, s.Name)()
+	}
 	return a.watched(ctx, s, r)
 }
 
@@ -30,8 +33,14 @@ func (a *App) RefusedAtStart(ctx context.Context, err error, run ...Stage) {
 	for _, s := range run {
 		a.Runtime.Ended(s.Name, err)
 	}
-	a.tellFaults(ctx, "")()
+	if len(run) == 0 || slices.ContainsFunc(run, Stage.tells) {
+		a.tellFaults(ctx, "")()
+	}
 }
+
+// tells reports whether a process of the stage tells of its faults on the topic metrics. The page does not: it shows its own, and
+// has no right to write.
+func (s Stage) tells() bool { return s.Name != ui.Name }
 
 // tellFaults tells of the faults of the process, which runs one stage or, with an empty name, all of them, until stop is called, which waits until the last of them are told.
 func (a *App) tellFaults(ctx context.Context, stage string) (stop func()) {

@@ -66,7 +66,7 @@ func (w *fleetWorld) logger() *slog.Logger { return slog.New(slog.NewTextHandler
 func (w *fleetWorld) settings(sets ...string) *Config {
 	w.Helper()
 	cfg := DefaultConfig()
-	all := append([]string{"dir=" + w.dir, fmt.Sprintf("brokers=[%q]", w.brokers[0]), "inference.listen=localhost:0", "run.max_steps=3", "ui.enabled=false"}, sets...)
+	all := append([]string{"dir=" + w.dir, fmt.Sprintf("brokers=[%q]", w.brokers[0]), "inference.listen=localhost:0", "run.max_steps=2", "run.batch_size=32", "ui.enabled=false"}, sets...)
 	if err := pipeline.LoadConfig("../configs/ordered.toml", nil, all, cfg); err != nil {
 		w.Fatal(err)
 	}
@@ -297,7 +297,7 @@ func TestOneRunsFailureIsItsOwn(t *testing.T) {
 		t.Fatalf("%v\n%s", err, w.log)
 	}
 	for _, said := range []string{
-		"does not exist: the run's own stages", "run.seq_len = -1: at least 2", "run missing has not begun",
+		"does not exist: the run's own stages", "run.seq_len = -1: at least 2", "the fleet waits for the run",
 	} {
 		w.await(said, func() bool { return strings.Contains(w.log.String(), said) })
 	}

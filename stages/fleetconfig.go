@@ -94,7 +94,7 @@ func (c *Config) ofRun(name string) (*Config, error) {
 	merged.Run.Name = name
 	merged.Sink.Dir = ""
 	if _, err := os.Stat(merged.RunDir()); err != nil {
-		return nil, fmt.Errorf("run %s has not begun: there is no folder %s; its own stages make it, in a folder that they share with this process (dir)", name, merged.RunDir())
+		return nil, fmt.Errorf("run %s: %w: there is no folder %s; its own stages make it, in a folder that they share with this process (dir)", name, errNotBegun, merged.RunDir())
 	}
 	path := c.Fleet.Runs[name].Config
 	if path == "" {
@@ -142,7 +142,7 @@ func (c *Config) runAsBegun() error {
 	path := filepath.Join(c.RunDir(), "run.toml")
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("run %s has not begun: there is no %s; its own stages write it", c.Run.Name, path)
+		return fmt.Errorf("run %s: %w: there is no %s; its own stages write it", c.Run.Name, errNotBegun, path)
 	}
 	if err != nil {
 		return fmt.Errorf("the settings of run %s: %w", c.Run.Name, err)

@@ -40,6 +40,7 @@ type (
 var (
 	errRunEnded = errors.New("the run has published its last policy version and asks for nothing more")
 	errNoWork   = errors.New("the brokers do not let the run do its work")
+	errNotBegun = errors.New("it has not begun")
 )
 
 // repeat is how often the log says again what keeps a run from being served.
@@ -120,7 +121,11 @@ func (m *member) lead(ctx context.Context) {
 			wait.Reset()
 		}
 		if err.Error() != said || time.Since(at) > repeat {
-			m.log.Error("the run is not served at the moment; the others go on, and it is tried again, at least once a minute", "error", err)
+			if errors.Is(err, errNotBegun) {
+				m.log.Warn("the fleet waits for the run; it looks again at least once a minute", "error", err)
+			} else {
+				m.log.Error("the run is not served at the moment; the others go on, and it is tried again, at least once a minute", "error", err)
+			}
 			said, at = err.Error(), time.Now()
 		}
 		pause := wait.NextBackOff()
@@ -183,7 +188,7 @@ func (m *member) serve(ctx context.Context) (err error) {
 // work, too.
 func (m *member) watch(ctx, work context.Context, app *App, r Runner) error {
 	cfg := app.Config.Fleet
-	look := time.NewTicker(min(time.Second, time.Duration(cfg.Linger)/4, time.Duration(cfg.Patience)/4))
+	look := time.NewTicker(max(time.Millisecond, min(time.Second, time.Duration(cfg.Linger)/4, time.Duration(cfg.Patience)/4)))
 	defer look.Stop()
 	idle, worked := time.Now(), time.Now()
 	for {

@@ -44,7 +44,7 @@ func TestReplay(t *testing.T) {
 				t.Errorf("%s:\n%s", name, out)
 			}
 		}
-		if out := w.replay(t, Replay{Mode: ReplayRecompute, Into: into}); !strings.Contains(out, "Run recomputed: 0 records written") {
+		if out := w.replay(t, Replay{Mode: ReplayRecompute, Into: w.open(t, "recomputed")}); !strings.Contains(out, "Run recomputed: 0 records written") {
 			t.Errorf("done again:\n%s", out)
 		}
 		if files, err := filepath.Glob(filepath.Join(into.Config.Sink.Dir, "batches", "batches-*.parquet")); err != nil || len(files) == 0 {

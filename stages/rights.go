@@ -8,7 +8,6 @@ import (
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/stages/eval"
 	"github.com/prl-project/prl/stages/top"
-	"github.com/prl-project/prl/stages/ui"
 )
 
 // SetupName is the name under which operators make a run's topics, where its stages may not.
@@ -22,7 +21,7 @@ func (s Stage) Rights(run string) []pipeline.Right {
 		writes = append(slices.Clone(writes), pipeline.TopicState, pipeline.TopicDLQ)
 		reads = append(reads, pipeline.TopicState)
 	}
-	if s.Name != ui.Name && !slices.Contains(writes, pipeline.TopicMetrics) { // its faults
+	if s.tells() && !slices.Contains(writes, pipeline.TopicMetrics) { // its faults
 		writes = append(slices.Clone(writes), pipeline.TopicMetrics)
 	}
 	var list []pipeline.Right

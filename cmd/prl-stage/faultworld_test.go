@@ -311,13 +311,33 @@ func (l *faultLog) tail() string {
 
 // lines are the records of a fault.
 func (l *faultLog) lines(f faults.Fault) (lines []faultLine) {
+	for _, text := range l.texts() {
+		lines = append(lines, linesOf(text, f)...)
+	}
+	return lines
+}
+
+// most is how often one log says a fault: a process that was started again may say it again.
+func (l *faultLog) most(f faults.Fault) (n int) {
+	for _, text := range l.texts() {
+		n = max(n, len(linesOf(text, f)))
+	}
+	return n
+}
+
+// texts are the logs: that of the parts in this process, and those of the others.
+func (l *faultLog) texts() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	all := l.text.String()
+	all := []string{l.text.String()}
 	for _, p := range l.children {
-		all += p.text(&p.stderr)
+		all = append(all, p.text(&p.stderr))
 	}
-	for text := range strings.SplitSeq(all, "\n") {
+	return all
+}
+
+func linesOf(log string, f faults.Fault) (lines []faultLine) {
+	for text := range strings.SplitSeq(log, "\n") {
 		var line faultLine
 		if json.Unmarshal([]byte(text), &line) == nil && line.Fault == f.Name {
 			lines = append(lines, line)

@@ -8,12 +8,13 @@ import (
 )
 
 // TestInvariant_SharedServerIsKilled kills an environment server that two runs share, while rollouts of both run, and one
-// more time with the inference server that they share: both runs end with the weights that they have alone (I1, I2, I4, I6).
+// more time with the inference server that they share: both runs end with the weights that they have alone, and their audits are clean (I1, I2, I4, I6).
 func TestInvariant_SharedServerIsKilled(t *testing.T) {
-	want := finalWeights(t, all(t, t.TempDir(), nil).ended(t, runDeadline))
+	const steps = "run.max_steps=4" // of 64 rollouts each: enough for three kills
+	want := finalWeights(t, all(t, t.TempDir(), nil, steps, "evals={}").ended(t, runDeadline))
 	dir := t.TempDir()
 	start := func(env []string, stage string, more ...string) *process {
-		args := append([]string{"--stage", stage, "--config", orderedConfig, "--telemetry", "", "--set", "dir=" + dir}, more...)
+		args := append([]string{"--stage", stage, "--config", orderedConfig, "--telemetry", "", "--set", "dir=" + dir, "--set", steps, "--set", "evals={}"}, more...)
 		return startStage(t, env, args...)
 	}
 	addr := start(nil, "broker", "--run", "kafka", "--set", "broker.listen=localhost:0").logged(t, "broker serves", "addr=")
@@ -21,18 +22,18 @@ func TestInvariant_SharedServerIsKilled(t *testing.T) {
 	inference := start(nil, "inference", append(both, "--set", "inference.listen=localhost:0")...)
 	url := inference.logged(t, "inference serves", "addr=")
 	serve := append(both, "--set", "envserver.model_url="+url)
-	killed := start([]string{"PRL_CRASH_AT=envserver.published:150"}, "envserver", serve...)
+	killed := start([]string{"PRL_CRASH_AT=envserver.published:100"}, "envserver", serve...)
 	var trainers []*process
 	for _, run := range []string{"A", "B"} {
 		for _, stage := range []string{"emitter", "scorer", "packer", "trainer"} {
-			p := start(nil, stage, "--run", run, "--brokers", addr, "--set", "evals={}")
+			p := start(nil, stage, "--run", run, "--brokers", addr)
 			if stage == "trainer" {
 				trainers = append(trainers, p)
 			}
 		}
 	}
 	killed.killed(t, runDeadline)
-	start([]string{"PRL_CRASH_AT=envserver.published:300"}, "envserver", serve...).killed(t, runDeadline)
+	start([]string{"PRL_CRASH_AT=envserver.published:150"}, "envserver", serve...).killed(t, runDeadline)
 	if err := inference.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -41,9 +42,12 @@ func TestInvariant_SharedServerIsKilled(t *testing.T) {
 	last := start(nil, "envserver", serve...)
 	for i, run := range []string{"A", "B"} {
 		trainers[i].ended(t, runDeadline)
-		summary := start(nil, "all", "--run", run, "--brokers", addr, "--set", "inference.listen=localhost:0", "--set", "evals={}", "--set", "ui.enabled=false").ended(t, runDeadline)
+		summary := start(nil, "all", "--run", run, "--brokers", addr, "--set", "inference.listen=localhost:0", "--set", "ui.enabled=false").ended(t, runDeadline)
 		if got := finalWeights(t, summary); got != want {
 			t.Errorf("run %s has the weights %s, alone %s", run, got, want)
+		}
+		if said := start(nil, "audit", "--run", run, "--brokers", addr).ended(t, runDeadline); !strings.Contains(said, "violations: 0") {
+			t.Errorf("the audit of run %s:\n%s", run, said)
 		}
 	}
 	last.logged(t, "the fleet serves a run", "run=")

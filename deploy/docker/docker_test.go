@@ -73,20 +73,24 @@ func TestGoIsTheOneOfTheModule(t *testing.T) {
 	}
 }
 
-// TestBuild does by hand what the stages source and build do: it copies what .dockerignore lets through, runs their command there,
-// and starts the binary where there is nothing else, as the user of the image.
+// TestBuild does by hand what the stages source and build do: what .dockerignore lets through has every file that the binary is built
+// from; their command builds it, from the same files where they are, so that what other tests have compiled is not compiled again; and
+// it starts where there is nothing else, as the user of the image.
 func TestBuild(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: no build")
 	}
 	src, root := t.TempDir(), t.TempDir()
 	context(t, src)
+	if there, here := sources(t, src), sources(t, deploytest.Root); there != here {
+		t.Fatalf(".dockerignore lets through other files than the binary is built from:\n%s\nnot\n%s", there, here)
+	}
 	command := regexp.MustCompile(`(?s)CGO_ENABLED=0 go build .*?cmd/prl-stage`).FindString(stage(t, "build"))
 	if command == "" {
 		t.Fatal("no build without C")
 	}
 	cmd := exec.Command("sh", "-euc", strings.ReplaceAll(command, "/out/", root+"/"))
-	cmd.Dir, cmd.Env = src, append(os.Environ(), "GOFLAGS=-buildvcs=false")
+	cmd.Dir = deploytest.Root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", command, err, out)
 	}
@@ -113,6 +117,20 @@ func TestBuild(t *testing.T) {
 			t.Errorf("prl-stage %s says %q, want %q in it", args, out, says)
 		}
 	}
+}
+
+// sources are the files that the binary is built from in dir, and those that it embeds. go list fails where a package or an embedded
+// file is missing.
+func sources(t *testing.T, dir string) string {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}} {{.GoFiles}} {{.EmbedFiles}}{{end}}", "./cmd/prl-stage")
+	var stderr bytes.Buffer
+	cmd.Dir, cmd.Env, cmd.Stderr = dir, append(os.Environ(), "CGO_ENABLED=0"), &stderr
+	out, err := cmd.Output()
+	if err != nil || len(out) == 0 {
+		t.Fatalf("go list in %s: %v\n%s", dir, err, stderr.String())
+	}
+	return string(out)
 }
 
 // static holds a binary to needing no other file to start.

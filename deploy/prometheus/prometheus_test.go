@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prl-project/prl/deploy/prometheus"
 	"github.com/prl-project/prl/pipeline/faults"
 	"github.com/prl-project/prl/pipeline/pipelinetest/need"
 )
@@ -56,6 +57,10 @@ func TestFaults(t *testing.T) {
 		}
 	}
 	for _, f := range faults.All {
+		text, ok := prometheus.Runbook(f.Name)
+		if !ok || !strings.Contains(text, "**Look:**") || !strings.Contains(text, "**Do:**") || strings.Contains(text, "\n#") {
+			t.Errorf("the page shows of the runbook for %s: %v, %q", f.Name, ok, text)
+		}
 		if !said[f.Name] {
 			t.Errorf("no alert %s", f.Name)
 		}

@@ -144,11 +144,11 @@ func (b *Board) poll(ctx context.Context, r *reader) error {
 	}
 	for {
 		err := b.write(points)
+		b.rt.Wrote(Name, err)
 		if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 			return err
 		}
 		b.rt.Health.Set(Name, false)
-		b.rt.Log.Warn("event file not written yet; it is tried again", "stage", Name, "error", err)
 		if !pause(ctx, retryEvery) {
 			return nil
 		}

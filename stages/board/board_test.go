@@ -194,7 +194,7 @@ func TestInvariant_EachPointOnce(t *testing.T) {
 	want := map[string]string{"": behind(t, contents(t, whole, ""), 3), "shadow-slow": behind(t, contents(t, whole, "shadow-slow"), 1)}
 	begun := map[string][]byte{"": contents(t, dir, ""), "shadow-slow": contents(t, dir, "shadow-slow")}
 	for folder, b := range begun {
-		for n := 0; n <= len(b); n += 1 + n/40 {
+		for n := 0; n <= len(b); n += 1 + n/16 {
 			cut := t.TempDir()
 			for other, all := range begun {
 				if other == folder {
@@ -292,6 +292,26 @@ func TestHistory(t *testing.T) {
 		if fmt.Sprint(got.Scalars) != fmt.Sprint(want.Scalars) {
 			t.Errorf("%q: from files and topics %v, from topics alone %v", name, got.Scalars, want.Scalars)
 		}
+	}
+}
+
+// TestSettingsComeLate keeps every point where the settings, which a file begins with, are known at a later start only.
+func TestSettingsComeLate(t *testing.T) {
+	rt := newRun(t, "late")
+	steps(t, rt, 1, 1)
+	dir := t.TempDir()
+	run := func(settings []byte) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := New(rt, Options{Dir: dir, Settings: func(string) []byte { return settings }}).Run(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(nil)
+	want := behind(t, contents(t, dir, "shadow-slow"), 1)
+	run([]byte(settings))
+	if got := behind(t, contents(t, dir, "shadow-slow"), 3); got != want {
+		t.Errorf("points %s, before %s", got, want)
 	}
 }
 

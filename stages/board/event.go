@@ -3,6 +3,7 @@ package board
 import (
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -87,7 +88,7 @@ func (e event) bytes() []byte {
 }
 
 func (v value) bytes() []byte {
-	b := appendString(nil, valueTag, v.tag)
+	b := appendString(nil, valueTag, strings.ToValidUTF8(v.tag, "")) // names of evals' metrics are the environments'
 	if v.plugin == "" {
 		b = protowire.AppendTag(b, valueSimple, protowire.Fixed32Type)
 		return protowire.AppendFixed32(b, math.Float32bits(float32(v.scalar)))

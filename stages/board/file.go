@@ -54,6 +54,7 @@ func (f *file) scan(preamble int) error {
 		if errors.Is(err, io.EOF) || errors.Is(err, errTorn) {
 			if n < preamble {
 				f.size = 0
+				clear(f.last)
 			}
 			break
 		}

@@ -208,6 +208,19 @@ func TestFolders(t *testing.T) {
 	}
 }
 
+// TestTrainerForTheRun: what the trainer refuses when it is made the dry run says before, and only of the trainer.
+func TestTrainerForTheRun(t *testing.T) {
+	for name, want := range map[string]string{"trainer": "trainer.warmup_steps = 4: at most the 3 steps", "scorer": ""} {
+		w := newWorld(t, []string{name})
+		w.Config.Run.MaxSteps, w.Config.Trainer.WarmupSteps = 3, 4
+		var res Result
+		w.seeSettings(t.Context(), &res)
+		if res.State == Failed != (want != "") || !strings.Contains(res.Says, want) {
+			t.Errorf("%s: %+v, want %q", name, res, want)
+		}
+	}
+}
+
 // TestNothingIsMade looks at a run that has neither topics nor a folder: what would be made is said, and is not there after it.
 func TestNothingIsMade(t *testing.T) {
 	w := newWorld(t, []string{"scorer"})

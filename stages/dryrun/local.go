@@ -35,7 +35,11 @@ func (r *Run) local() []check {
 }
 
 func (r *Run) seeSettings(_ context.Context, res *Result) {
-	switch begun, err := r.Config.Begun(); {
+	begun, err := r.Config.Begun()
+	if r.has("trainer") {
+		err = errors.Join(err, r.Config.Trainer.ValidateFor(r.Config.Run, r.Config.Model))
+	}
+	switch {
 	case err != nil:
 		res.fail("%w", err)
 	case begun:

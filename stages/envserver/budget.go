@@ -104,11 +104,20 @@ func (b *budget) grant() {
 	b.revoke()
 	for {
 		for _, r := range b.rooms {
-			r.choose(b)
+			r.turn = nil
+		}
+		for _, p := range b.pools {
+			p.head, p.slots = p.oldest()
+		}
+		for _, r := range b.rooms {
+			r.choose(b.size)
 		}
 		b.waiting = b.waiting[:0]
 		for _, p := range b.pools {
-			if p.head, p.slots = p.oldest(); p.head != nil {
+			if p.head != nil && !p.head.queue.mayHave() {
+				p.head, p.slots = p.oldest() // of another environment
+			}
+			if p.head != nil {
 				b.waiting = append(b.waiting, p.party)
 			}
 		}
@@ -128,19 +137,24 @@ func (b *budget) grant() {
 	}
 }
 
-// choose says which of the runs that share the room may have the next place in it.
-func (r *room) choose(b *budget) {
-	if r.turn = nil; len(r.queues) < 2 {
+// choose says which of the runs that share the room may have the next place in it, where it has none for all of those whose
+// oldest job is for it. A run that has older ones elsewhere keeps nobody out, and a room that is no smaller than all slots
+// needs no division of its own.
+func (r *room) choose(size int) {
+	limit := r.limit(size)
+	if len(r.queues) < 2 || limit >= size {
 		return
 	}
 	var waiting []*fair.Party
+	wanted := r.used
 	for _, q := range r.queues {
-		if !q.pool.starts() {
-			continue
-		}
-		if j, _ := q.pool.next(q); j != nil {
+		if q.pool.head != nil && q.pool.head.queue == q {
 			waiting = append(waiting, q.party)
+			wanted += q.pool.slots
 		}
+	}
+	if wanted <= limit {
+		return
 	}
 	turn := r.division.Next(waiting)
 	for _, q := range r.queues {
@@ -149,6 +163,9 @@ func (r *room) choose(b *budget) {
 		}
 	}
 }
+
+// mayHave reports whether no other run has the turn in the queue's room.
+func (q *queue) mayHave() bool { return q.room.turn == nil || q.room.turn == q }
 
 // starts reports whether tasks of the run may start.
 func (p *pool) starts() bool { return p.open && !p.stopping }
@@ -159,7 +176,7 @@ func (p *pool) oldest() (oldest *job, slots int) {
 		return nil, 0
 	}
 	for _, q := range p.queues {
-		if q.room.turn != nil && q.room.turn != q {
+		if !q.mayHave() {
 			continue
 		}
 		if j, n := p.next(q); j != nil && (oldest == nil || j.seq < oldest.seq) {

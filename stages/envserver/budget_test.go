@@ -210,6 +210,57 @@ func TestRoomIsShared(t *testing.T) {
 	})
 }
 
+// A run that has older tasks of another environment keeps nobody out of one that both have: the other has its share of the slots
+// meanwhile, whether the room is large or small.
+func TestOlderTasksElsewhereKeepNobodyOut(t *testing.T) {
+	for _, room := range []int{0, 3} {
+		t.Run(fmt.Sprint(room), func(t *testing.T) {
+			inFleet(t, 8, func(f *fleet) {
+				rng := rand.New(rand.NewPCG(1, 2))
+				same := map[string]string{"game": "the same"}
+				a, b := f.join("a", 1, same, "game", "other"), f.join("b", 1, same, "game")
+				want := 4
+				if room > 0 {
+					a.pool.hasRoom("game", room)
+					want = room
+				}
+				a.give("other", 100)
+				a.tick(a.cores["other"]) // they are the older ones
+				a.give("game", 10)
+				b.give("game", 100)
+				for range 40 {
+					f.move()
+					a.endOne(rng)
+				}
+				f.move()
+				if b.running() != want || a.running() != 8-want {
+					t.Errorf("%d and %d run, want %d and %d", a.running(), b.running(), 8-want, want)
+				}
+			})
+		})
+	}
+}
+
+// An environment whose room is known is not closed to those that have it because another run joins.
+func TestRoomStaysWhenARunJoins(t *testing.T) {
+	inFleet(t, 8, func(f *fleet) {
+		same := map[string]string{"game": "the same"}
+		a := f.join("a", 1, same, "game")
+		a.pool.asksRoom("game")
+		a.give("game", 10)
+		f.move()
+		if a.running() != 0 {
+			t.Errorf("%d run before it is known what room there is", a.running())
+		}
+		a.pool.hasRoom("game", 4)
+		f.join("b", 1, same, "game").pool.asksRoom("game")
+		f.move()
+		if a.running() != 4 {
+			t.Errorf("%d run", a.running())
+		}
+	})
+}
+
 // What an emitter hears is its run's share while others play, and everything while they do not.
 func TestAnnouncedShare(t *testing.T) {
 	inFleet(t, 30, func(f *fleet) {

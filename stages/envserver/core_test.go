@@ -12,6 +12,7 @@ import (
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/schemas"
+	"github.com/prl-project/prl/stages/inference"
 )
 
 // shell drives cores of one pool by hand, as pipeline.Processor does. What runs is a function of the test's; it is for
@@ -473,6 +474,65 @@ func TestRerunsAreCounted(t *testing.T) {
 		s.stopped()
 		equal(t, "reruns by a stop", reruns, []string{"9 stopped"})
 	})
+}
+
+// A model that goes while the server stops is not waited for: the rollout is handed over as not started, in place of a failure.
+// One that has too much to do, or is gone while nothing stops, is asked again.
+func TestModelIsGoneWhileTheServerStops(t *testing.T) {
+	away := &inference.Error{Code: inference.CodeConnection, Message: "no reply"}
+	for _, c := range []struct {
+		what     string
+		err      error
+		stops    bool
+		released int // traces
+	}{
+		{"gone, and the server stops", away, true, 0},
+		{"stopping, and the server stops", &inference.Error{Status: 503, Code: inference.CodeStopping}, true, 0},
+		{"gone, and it goes on", away, false, 1},
+		{"overloaded, and the server stops", &inference.Error{Status: 503, Code: inference.CodeOverloaded}, true, 1},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			bubble(t, 2, func(s *shell) {
+				t := s.T
+				asked := make(chan struct{})
+				m := &model{answer: func(ctx context.Context, call int, _ inference.Request) (inference.Completion, error) {
+					if call == 0 {
+						<-asked
+					}
+					return inference.Completion{}, c.err
+				}}
+				p := testPlayer(t, &game{}, m)
+				p.caller.stops = s.pool.stops
+				s.pool.play = func(ctx context.Context, j *job) []*schemas.Trace { return p.play(ctx, j.task, nil) }
+				var reruns []string
+				s.pool.rerun = func(_ *job, why string) { reruns = append(reruns, why) }
+				core := s.core(nil)
+				s.task(core, 0)
+				s.commit(core)
+				ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+				defer cancel()
+				drained := make(chan struct{})
+				if c.stops {
+					go func() { s.pool.drain(ctx); close(drained) }()
+				}
+				synctest.Wait()
+				close(asked)
+				time.Sleep(time.Minute) // of the bubble: past all tries
+				finished, _ := s.tick(core)
+				equal(t, "traces", []int{len(s.published), len(finished)}, []int{c.released, c.released})
+				if c.released == 1 {
+					failed(t, s.published[0], errorModel, "try 3 of 3")
+				} else {
+					equal(t, "handed over", entries(t, s.state(core)), nil)
+					equal(t, "reruns", reruns, []string{rerunStopped})
+				}
+				if c.stops {
+					<-drained
+					equal(t, "not all drain time was needed", []error{ctx.Err()}, []error{nil})
+				}
+			})
+		})
+	}
 }
 
 func TestUnplayableTasksAreRefused(t *testing.T) {

@@ -160,11 +160,11 @@ func newSeated(rt *pipeline.Runtime, cfg Config, envs map[string]env.Environment
 		}
 		s.pool.atMost(name, cfg.Limits[name])
 		if _, ok := envs[name].(env.Limited); ok {
-			s.pool.hasRoom(name, 0) // until it says how much
+			s.pool.asksRoom(name)
 		}
 		expected := func() int { return s.pool.expected(name) }
 		p := &player{
-			environment: envs[name], info: info, caller: caller{model, cfg.Retries, time.Duration(cfg.RequestTimeout), warn},
+			environment: envs[name], info: info, caller: caller{model, cfg.Retries, time.Duration(cfg.RequestTimeout), warn, s.pool.stops},
 			envTimeout: time.Duration(cfg.EnvTimeout), maxBytes: cfg.MaxEnvBytes, maxStuck: cfg.MaxStuck, model: cfg.Model, instance: rt.Instance,
 			teacher: teachers[name], newest: s.pool.version, atOnce: func() int { return s.pool.concurrency(name) },
 			overdue: s.pool.overdue(name),

@@ -176,7 +176,7 @@ func speech(t testing.TB, name string, tokenizer json.Marshaler) render.Renderer
 }
 
 func testPlayer(t testing.TB, e env.Environment, m Directory) *player {
-	return &player{environment: e, info: e.Info(), caller: caller{m, 2, time.Minute, nil}, renderer: speech(t, "", tokenizer(t)),
+	return &player{environment: e, info: e.Info(), caller: caller{m, 2, time.Minute, nil, nil}, renderer: speech(t, "", tokenizer(t)),
 		envTimeout: time.Minute, maxBytes: DefaultConfig().MaxEnvBytes, maxStuck: DefaultConfig().MaxStuck, overdue: new(overdue), instance: "here", newest: func() int64 { return 9 }}
 }
 

@@ -36,6 +36,7 @@ type caller struct {
 	retries int
 	timeout time.Duration                  // of one try; 0 for none
 	warn    func(policy string, err error) // hears of every try that failed; nil for nobody
+	stops   func() bool                    // the server stops; nil for never
 }
 
 // warnEvery is how often failing model calls are logged.
@@ -99,7 +100,8 @@ func (c caller) probe(ctx context.Context, p inference.Probe) ([]float32, error)
 }
 
 // again calls once until it succeeds, the retries are used up, or ctx ends. If ctx ended before any try had failed by
-// itself, the error is context.Cause(ctx); so a model that is slow is told from one that is broken.
+// itself, the error is context.Cause(ctx); so a model that is slow is told from one that is broken. A model that is gone is
+// not waited for while this server stops, since often both stop together: the error is errStopped, and the rollout begins anew.
 func again[T any](ctx context.Context, c caller, policy string, once func(context.Context) (T, error)) (T, error) {
 	var none T
 	pause := backoff.NewExponentialBackOff()
@@ -117,6 +119,9 @@ func again[T any](ctx context.Context, c caller, policy string, once func(contex
 		failed, tries = err, tries+1
 		if c.warn != nil {
 			c.warn(policy, err)
+		}
+		if gone(err) && c.stops != nil && c.stops() {
+			return none, errStopped
 		}
 		if permanent(err) || tries > c.retries {
 			break
@@ -136,6 +141,12 @@ func again[T any](ctx context.Context, c caller, policy string, once func(contex
 func permanent(err error) bool {
 	var refused *inference.Error
 	return errors.Is(err, errInexact) || errors.As(err, &refused) && !inference.Retryable(err)
+}
+
+// gone reports whether the model's server may not be there, rather than have too much to do.
+func gone(err error) bool {
+	var refused *inference.Error
+	return inference.Retryable(err) && errors.As(err, &refused) && refused.Code != inference.CodeOverloaded
 }
 
 // errInexact is an answer that breaks the rules of token exactness.

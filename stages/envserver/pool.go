@@ -46,7 +46,7 @@ type pool struct {
 	*budget
 	party   *fair.Party // of the budget's slots
 	same    map[string]string
-	play    func(context.Context, *job) []*schemas.Trace // nil if ctx was cancelled with errStopped, or there was no room
+	play    func(context.Context, *job) []*schemas.Trace // nil if ctx was cancelled with errStopped, the model went while the server stops, or there was no room
 	publish func(context.Context, []*schemas.Trace) error
 	acked   func(*job, []*schemas.Trace) // hears of traces that are written; nil for nobody
 	plays   func(*schemas.Task) bool     // tasks it denies are never started
@@ -173,6 +173,13 @@ func (p *pool) rest() {
 	p.busy--
 	close(p.changed)
 	p.changed = make(chan struct{})
+}
+
+// stops reports whether nothing starts any more.
+func (p *pool) stops() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stopping
 }
 
 // drain starts nothing more and waits until nothing runs, or ctx ends; then what still runs is cancelled, and writes no

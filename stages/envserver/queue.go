@@ -102,6 +102,15 @@ func (p *pool) atMost(env string, n int) {
 	p.queue(env).own = n
 }
 
+// asksRoom says that an environment will tell how much room it has. Until it has, to this run or to another, it has none.
+func (p *pool) asksRoom(env string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if r := p.queue(env).room; !r.limited {
+		r.limited, r.most = true, 0
+	}
+}
+
 // hasRoom tells how many rollouts an environment can have at once. What runs beyond that runs on.
 func (p *pool) hasRoom(env string, n int) {
 	p.mu.Lock()
@@ -118,14 +127,19 @@ func (p *pool) concurrency(env string) int {
 }
 
 // putBack lets a job for which its environment had no room wait again, in its old place. No more of the environment run than do
-// now, until it has said again how much room there is.
+// now, until it has said again how much room there is. While the server stops it is one whose model is gone, or the like, which
+// begins anew elsewhere.
 func (p *pool) putBack(j *job) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	j.cancel(nil)
 	p.release(j)
 	p.rest()
-	j.queue.room.most = min(j.queue.room.most, j.queue.room.used)
+	if !p.stopping {
+		j.queue.room.most = min(j.queue.room.most, j.queue.room.used)
+	} else if j.core != nil {
+		p.rerun(j, rerunStopped)
+	}
 	if j.core == nil { // whoever has its partition now plays it
 		j.phase = dropped
 		delete(p.jobs, j)

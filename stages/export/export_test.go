@@ -244,6 +244,16 @@ func TestFolder(t *testing.T) {
 	if err := try(nil); err == nil || !strings.Contains(err.Error(), "--force") {
 		t.Errorf("an export that is there: %v", err)
 	}
+	lock, err := lockFolder(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := try(func(c *Config) { c.Force = true }); err == nil || !strings.Contains(err.Error(), "another process") {
+		t.Errorf("an export that grows was replaced: %v", err)
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
 	if err := try(func(c *Config) { c.Force = true }); err != nil {
 		t.Errorf("replaced: %v", err)
 	}

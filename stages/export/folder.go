@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/compress/zstd"
@@ -25,10 +26,13 @@ type folder struct {
 	cfg    Config
 	draft  string
 	splits map[string][]*rows
+	old    *os.File // what is replaced, locked; nil for nothing
 }
 
-// newFolder makes the draft of an export. A place that is taken is refused, or, with force, if what is there is no export.
-func newFolder(cfg Config) (*folder, error) {
+// newFolder makes the draft of an export. A place that is taken is refused, or, with force, if what is there is no export or one
+// that another process writes.
+func newFolder(cfg Config) (f *folder, err error) {
+	f = &folder{cfg: cfg, splits: map[string][]*rows{}}
 	if _, err := os.Lstat(cfg.Out); err == nil {
 		if !cfg.Force {
 			return nil, fmt.Errorf("%s is there already: name another folder (--out), or replace it (--force)", cfg.Out)
@@ -36,17 +40,36 @@ func newFolder(cfg Config) (*folder, error) {
 		if _, err := os.Stat(filepath.Join(cfg.Out, manifest)); err != nil {
 			return nil, fmt.Errorf("%s is no export, for it has no %s: --force replaces exports only; name another folder (--out)", cfg.Out, manifest)
 		}
+		if f.old, err = lockFolder(cfg.Out); err != nil {
+			return nil, err
+		}
+		defer func() {
+			if err != nil {
+				err = errors.Join(err, f.old.Close())
+			}
+		}()
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	if err := os.MkdirAll(filepath.Dir(cfg.Out), 0o755); err != nil {
 		return nil, err
 	}
-	draft, err := os.MkdirTemp(filepath.Dir(cfg.Out), "."+filepath.Base(cfg.Out)+".draft-")
-	if err != nil {
+	if f.draft, err = os.MkdirTemp(filepath.Dir(cfg.Out), "."+filepath.Base(cfg.Out)+".draft-"); err != nil {
 		return nil, err
 	}
-	return &folder{cfg, draft, map[string][]*rows{}}, os.Chmod(draft, 0o755)
+	return f, os.Chmod(f.draft, 0o755)
+}
+
+// lockFolder holds the folder of an export until the file is closed.
+func lockFolder(dir string) (*os.File, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open the folder of an export: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, fmt.Errorf("%s is another process's, which exports to it (or it cannot be locked): %w", dir, errors.Join(err, f.Close()))
+	}
+	return f, nil
 }
 
 // add writes a row to a split.
@@ -124,8 +147,11 @@ func (f *folder) publish(s *Summary) error {
 	return syncFolder(filepath.Dir(f.cfg.Out))
 }
 
-// discard removes what was not published.
+// discard removes what was not published, and lets go what was to be replaced.
 func (f *folder) discard() error {
+	if f.old != nil {
+		_ = f.old.Close() // nothing was written to it
+	}
 	if f.draft == "" {
 		return nil
 	}

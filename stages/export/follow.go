@@ -145,10 +145,10 @@ func (f *follower) step(ctx context.Context, small, large *pipeline.Follower) er
 	f.take(ctx, append(recs, decided...))
 	for {
 		err := f.parts.flush(time.Now(), false)
+		f.rt.Wrote(Name, err)
 		if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 			return err
 		}
-		f.rt.Log.Warn("a part is not written yet; it is tried again", "stage", Name, "error", err)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -186,6 +186,9 @@ func (f *follower) decide(recs []pipeline.Record) {
 				f.rt.Log.Warn("tools are not known", "stage", Name, "error", err)
 			}
 		case *schemas.GroupOutcome:
+			if v.Eval != "" && !f.cfg.Evals {
+				continue // none of its traces is read
+			}
 			group := groupKey{v.Eval, v.GroupID}
 			o := &undone{v, map[int]bool{}}
 			for _, fate := range v.Rollouts {

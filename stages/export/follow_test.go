@@ -150,10 +150,11 @@ func TestTracesAndOutcomes(t *testing.T) {
 	trace := pipeline.Record{Value: p.trace}
 	outcome := pipeline.Record{Value: &schemas.GroupOutcome{Env: "catch", Fate: schemas.FatePacked, Rollouts: []schemas.RolloutFate{p.fate}}}
 	for name, steps := range map[string][][]pipeline.Record{
-		"trace first":   {{trace}, {outcome}, {trace}},
-		"outcome first": {{outcome}, {trace}, {trace}},
-		"at once":       {{outcome, trace, trace}},
-		"twice":         {{trace, trace}, {outcome}},
+		"trace first":    {{trace}, {outcome}, {trace}},
+		"outcome first":  {{outcome}, {trace}, {trace}},
+		"at once":        {{outcome, trace, trace}},
+		"twice":          {{trace, trace}, {outcome}},
+		"beside an eval": {{trace}, {outcome, {Value: &schemas.GroupOutcome{Eval: "held-out", Env: "catch", Rollouts: []schemas.RolloutFate{p.fate}}}}},
 	} {
 		e, err := New(w.rt, following(filepath.Join(t.TempDir(), "out"), JSONL), "", "", "")
 		if err != nil {

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/parquet-go/parquet-go"
@@ -23,11 +22,8 @@ func openParts(cfg Config, run string) (p *parts, err error) {
 	p = &parts{
 		cfg: cfg, run: run, seen: map[rowKey]bool{}, sums: map[string]bool{}, next: map[string]int{}, held: map[string][]Row{}, oldest: map[string]time.Time{},
 	}
-	if p.lock, err = os.Open(cfg.Out); err != nil {
-		return nil, fmt.Errorf("open the folder of an export: %w", err)
-	}
-	if err := syscall.Flock(int(p.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return nil, fmt.Errorf("%s is another process's, which exports to it (or it cannot be locked): %w", cfg.Out, errors.Join(err, p.lock.Close()))
+	if p.lock, err = lockFolder(cfg.Out); err != nil {
+		return nil, err
 	}
 	if err := p.agree(); err != nil {
 		return nil, errors.Join(err, p.lock.Close())

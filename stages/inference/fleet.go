@@ -69,16 +69,19 @@ func (f *Fleet) New(rt *pipeline.Runtime, cfg Config, frozen map[string]FrozenCo
 		return nil, err
 	}
 	s.policies.join(f.stock)
-	s.enterFleet = func() func() {
+	s.enterFleet = func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.runs[rt.Run.Name] = s
-		return func() {
-			f.mu.Lock()
-			defer f.mu.Unlock()
+	}
+	s.leaveFleet = func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.runs[rt.Run.Name] == s {
 			delete(f.runs, rt.Run.Name)
-			s.policies.leave()
 		}
+		s.policies.leave()
+		b.leave()
 	}
 	return s, nil
 }
@@ -98,6 +101,12 @@ type tenant struct{ *native }
 // Run implements Backend: the engine runs for all.
 func (t *tenant) Run(ctx context.Context) error {
 	<-ctx.Done()
+	t.leave()
+	return nil
+}
+
+// leave takes the run out of the engine: what is left of it fails, and nothing of it is loaded any more.
+func (t *tenant) leave() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.refused = errStopping
@@ -121,7 +130,6 @@ func (t *tenant) Run(ctx context.Context) error {
 	})
 	t.probes.leave(t.native)
 	t.signal()
-	return nil
 }
 
 // Listening is closed when Addr is known.

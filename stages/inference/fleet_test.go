@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/prl-project/prl/stages/internal/lm"
 )
@@ -126,8 +127,8 @@ func testFleet(t *testing.T, tokens map[string]string, runs ...string) (*Fleet, 
 		}
 		m, tok := testModel(t, int64(i))
 		publish(t, s, store(t, rt, policyOf(t, 0, m, tok)))
-		leave := s.enterFleet()
-		t.Cleanup(leave)
+		s.enterFleet()
+		t.Cleanup(s.leaveFleet)
 		servers[name] = s
 	}
 	runBackend(t, f.engineBackend())
@@ -261,16 +262,21 @@ func TestRunLeavesTheEngine(t *testing.T) {
 		step(t, b)
 	}
 	for i, s := range gone {
-		if r := <-s.done; r.err != error(errStopping) {
+		if r := soon(t, s.done); r.err != error(errStopping) {
 			t.Errorf("sequence %d: %v", i, r.err)
 		}
 	}
-	if r := <-probe.done; r.err != error(errStopping) {
+	if r := soon(t, probe.done); r.err != error(errStopping) {
 		t.Errorf("the probe: %v", r.err)
 	}
-	m, _ := testModel(t, 1)
-	sameBits(t, "the other's", (<-stays.done).completion, alone(t, stays.request, cfg.MaxModelLen, []*lm.Model{m}, []int64{0}, []int{0}))
-	if _, err := a.Generate(t.Context(), Request{Tokens: []int32{5}, MaxTokens: 1}); err != error(errStopping) {
+	m, tok := testModel(t, 1)
+	if err := a.Load(t.Context(), policyOf(t, 1, m, tok)); err != error(errStopping) {
+		t.Errorf("a version that comes when the run has left: %v", err)
+	}
+	sameBits(t, "the other's", soon(t, stays.done).completion, alone(t, stays.request, cfg.MaxModelLen, []*lm.Model{m}, []int64{0}, []int{0}))
+	short, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := a.Generate(short, Request{Tokens: []int32{5}, MaxTokens: 1}); err != error(errStopping) {
 		t.Errorf("a request of a run that left: %v", err)
 	}
 	end()
@@ -279,6 +285,41 @@ func TestRunLeavesTheEngine(t *testing.T) {
 	}
 	if _, err := e.admit(); err != nil || len(e.lanes) != 0 {
 		t.Errorf("%d decoders are left, %v", len(e.lanes), err)
+	}
+}
+
+// soon is what comes from c.
+func soon[T any](t *testing.T, c <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(10 * time.Second):
+		t.Fatal("nothing comes")
+		panic("unreachable")
+	}
+}
+
+// A run that cannot begin, however often it is tried, leaves nothing behind: no memory of versions and no decoder.
+func TestRunThatFailsLeavesNothing(t *testing.T) {
+	f, err := NewFleet(testConfig(), slog.New(slog.NewTextHandler(io.Discard, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, tok := testModel(t, 0)
+	good := folder(t, m, tok)
+	for range 3 {
+		rt := testRuntime(t, t.TempDir())
+		s, err := f.New(rt, testConfig(), map[string]FrozenConfig{"a": good, "b": {Folder: t.TempDir()}}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "frozen.b") {
+			t.Fatalf("it ended with %v", err)
+		}
+	}
+	if _, err := f.engine.admit(); err != nil || len(f.engine.lanes) != 0 || len(f.stock.runs) != 0 || len(f.runs) != 0 {
+		t.Errorf("%d decoders, %d shelves and %d runs are left, %v", len(f.engine.lanes), len(f.stock.runs), len(f.runs), err)
 	}
 }
 

@@ -65,11 +65,11 @@ type Server struct {
 
 	complaint complaint // of the newest version; publish's alone
 
-	api   *API         // over HTTP
-	inner http.Handler // of one run
-	began time.Time
-	// enterFleet lets a fleet send requests here until what it returns is called; nil without a fleet.
-	enterFleet func() (leave func())
+	api        *API         // over HTTP
+	inner      http.Handler // of one run
+	began      time.Time
+	enterFleet func()      // lets a fleet send requests here; nil without a fleet
+	leaveFleet func()      // at the end, however far it came; nil without a fleet
 	final      atomic.Bool // the run's last version is known
 
 	listening chan struct{} // closed once addr stands
@@ -262,6 +262,9 @@ func (s *Server) leave() {
 
 // Run serves until ctx ends; then running requests have Config.Drain to end. It is called once.
 func (s *Server) Run(ctx context.Context) error {
+	if s.leaveFleet != nil {
+		defer s.leaveFleet()
+	}
 	if err := s.loadFrozen(ctx); err != nil {
 		return err
 	}
@@ -277,7 +280,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	close(s.listening)
 	if s.enterFleet != nil {
-		defer s.enterFleet()()
+		s.enterFleet()
 	}
 	work, endWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer endWork()

@@ -104,6 +104,9 @@ func (n *native) Load(_ context.Context, p Policy) error {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.refused != nil {
+		return n.refused
+	}
 	n.models++
 	s := &served{id: n.models, version: p.Version, of: n, model: m}
 	if p.Name != "" {

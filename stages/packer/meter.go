@@ -11,7 +11,9 @@ import (
 
 // meter is what Prometheus sees of the packer: the fates it decides, and the figures of a step (metrics.go).
 type meter struct {
-	envs      pipeline.Words           // records say them
+	envs      pipeline.Words // records say them, and the two below
+	fates     pipeline.Words
+	filters   pipeline.Words
 	groups    *prometheus.CounterVec   // by env, fate, filter
 	rollouts  *prometheus.CounterVec   // by env, fate
 	offPolicy *prometheus.HistogramVec // by env
@@ -67,11 +69,11 @@ func (m *meter) Committed(e pipeline.Emission) {
 
 func (m *meter) outcome(o *schemas.GroupOutcome) {
 	env := m.envs.Of(o.Env)
-	m.groups.WithLabelValues(env, o.Fate, o.Filter).Inc()
+	m.groups.WithLabelValues(env, m.fates.Of(o.Fate), m.filters.Of(o.Filter)).Inc()
 	for _, r := range o.Rollouts {
 		fate := r.Fate
 		if !slices.Contains(groupFates, fate) {
-			fate = o.Fate
+			fate = m.fates.Of(o.Fate)
 		}
 		m.rollouts.WithLabelValues(env, fate).Inc()
 		if fate == schemas.FatePacked && o.Step != nil && r.PolicyStart != nil {

@@ -43,7 +43,7 @@ func TestMeter(t *testing.T) {
 	step, start := int64(5), int64(2)
 	old := &schemas.GroupOutcome{Env: "catch", Fate: schemas.FatePacked, Step: &step, Rollouts: []schemas.RolloutFate{{Fate: schemas.FatePacked, PolicyStart: &start}}}
 	meter.Committed(pipeline.Emission{Topic: pipeline.TopicOutcomes, Value: old})
-	hostile := &schemas.GroupOutcome{Env: "\xff\xfe", Fate: schemas.FateErrored, Rollouts: []schemas.RolloutFate{{Fate: "anything at all"}}}
+	hostile := &schemas.GroupOutcome{Env: "\xff\xfe", Fate: "errored\xff", Filter: "\xff", Rollouts: []schemas.RolloutFate{{Fate: "anything at all"}}}
 	meter.Committed(pipeline.Emission{Topic: pipeline.TopicOutcomes, Value: hostile})
 	core, err := New(config(), DefaultConfig())(0, nil)
 	if err != nil {

@@ -2,6 +2,7 @@ package trainer
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -144,6 +145,17 @@ func (c Config) decaySteps(run pipeline.RunConfig) int64 {
 
 func (c Config) schedule(run pipeline.RunConfig) lm.Schedule {
 	return lm.Schedule{Peak: c.LR, Warmup: c.WarmupSteps, Steps: int(c.decaySteps(run)), Final: c.LRFinal, Kind: c.Schedule}
+}
+
+// ValidateFor checks all that a trainer is made of: each section, and the sections against each other.
+func (c Config) ValidateFor(run pipeline.RunConfig, model ModelConfig) error {
+	if err := errors.Join(run.Validate(), c.Validate(), c.check(run), model.Validate()); err != nil {
+		return err
+	}
+	if model.Folder == "" && model.MaxPosition > run.SeqLen {
+		return fmt.Errorf("model.max_position = %d: at most run.seq_len = %d, or a sample could be longer than a micro-batch", model.MaxPosition, run.SeqLen)
+	}
+	return nil
 }
 
 // check is what the section must agree on with the run.

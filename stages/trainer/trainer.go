@@ -84,11 +84,8 @@ func New(rt *pipeline.Runtime, cfg Config, model ModelConfig) (*Trainer, error) 
 
 // newTrainer makes a trainer of the run's batches and versions, under the name of a stage.
 func newTrainer(rt *pipeline.Runtime, as string, cfg Config, model ModelConfig) (*Trainer, error) {
-	if err := errors.Join(rt.Run.Validate(), cfg.Validate(), cfg.check(rt.Run), model.Validate()); err != nil {
+	if err := cfg.ValidateFor(rt.Run, model); err != nil {
 		return nil, err
-	}
-	if model.Folder == "" && model.MaxPosition > rt.Run.SeqLen {
-		return nil, fmt.Errorf("model.max_position = %d: at most run.seq_len = %d, or a sample could be longer than a micro-batch", model.MaxPosition, rt.Run.SeqLen)
 	}
 	metrics, err := newStageMetrics(rt.Registry, as)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/prl-project/prl/pipeline"
+	"github.com/prl-project/prl/pipeline/faults"
 	"github.com/prl-project/prl/schemas"
 	"github.com/prl-project/prl/stages/sink"
 	"github.com/prl-project/prl/stages/ui/index"
@@ -284,6 +286,28 @@ func TestEvents(t *testing.T) {
 	next(`"rollouts":0,"version":-1`)
 	p.write(uitest.Step(1)...)
 	next(fmt.Sprintf(`"rollouts":%d,"version":1`, perStep))
+}
+
+// TestRunbook: each fault of a notice leads to what the runbook says of it.
+func TestRunbook(t *testing.T) {
+	p := newRun(t, false).serve(nil)
+	for _, f := range faults.All {
+		r, err := http.Get(p.url + "/runbook/" + f.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(r.Body)
+		r.Body.Close()
+		if want := "text/plain; charset=utf-8"; err != nil || r.StatusCode != http.StatusOK || r.Header.Get("Content-Type") != want ||
+			!strings.HasPrefix(string(text), f.Name+"\n\n") || !strings.Contains(string(text), "**Do:**") || strings.Contains(string(text), "###") {
+			t.Errorf("%s: %d, %s, %v: %s", f.Name, r.StatusCode, r.Header.Get("Content-Type"), err, text)
+		}
+	}
+	for _, name := range []string{"Nothing", "diskfull", "%0A"} {
+		if r, err := http.Get(p.url + "/runbook/" + name); err != nil || r.StatusCode != http.StatusNotFound {
+			t.Errorf("%s: %v, %v", name, r.Status, err)
+		}
+	}
 }
 
 // TestGuard lets in who may, and tells browsers what the page may do.

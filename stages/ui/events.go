@@ -123,7 +123,6 @@ func (u *UI) events(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer u.hub.leave(c)
-	patient(w)
 	w.Header().Set("Content-Type", "text/event-stream")
 	ctl := http.NewResponseController(w)
 	first, err := u.event()

@@ -2,10 +2,13 @@ package ui
 
 import (
 	"errors"
+	"fmt"
+	"net/http"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
+	client "github.com/prometheus/client_golang/prometheus"
 
+	"github.com/prl-project/prl/deploy/prometheus"
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/pipeline/faults"
 	"github.com/prl-project/prl/schemas"
@@ -99,6 +102,18 @@ func (u *UI) shown() (list []faults.Report) {
 	return list
 }
 
+// serveRunbook gives what the runbook says of a fault.
+func serveRunbook(w http.ResponseWriter, r *http.Request) {
+	name := r.PathValue("fault")
+	text, ok := prometheus.Runbook(name)
+	if !ok {
+		refuse(w, http.StatusNotFound, fmt.Errorf("the runbook has no heading %q", name))
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = fmt.Fprintf(w, "%s\n\n%s\n", name, text) // the reader may be gone
+}
+
 // measure registers the metric of the faults that the page shows: those of processes, too, that have ended and can be asked no
 // more. A run has one page in a process.
 func (u *UI) measure() error {
@@ -107,7 +122,7 @@ func (u *UI) measure() error {
 	}
 	err := u.rt.Registry.Register(pipeline.NewFaultGauge("prl_ui_fault_active",
 		"1 while the page shows a fault of a stage, of one that has ended as well; not there without.", u.shown))
-	if errors.As(err, &prometheus.AlreadyRegisteredError{}) {
+	if errors.As(err, &client.AlreadyRegisteredError{}) {
 		return nil
 	}
 	return err

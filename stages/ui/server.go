@@ -57,6 +57,7 @@ func (u *UI) handler() http.Handler {
 	})
 	mux.HandleFunc("GET /api/rollouts/{id}/images/{node}/{image}", u.serveImage)
 	mux.HandleFunc("GET /api/events", u.events)
+	mux.HandleFunc("GET /runbook/{fault}", serveRunbook)
 	return u.guard(mux)
 }
 

@@ -14,7 +14,7 @@
 //
 // # The API
 //
-// All answers are JSON; an error is {"error": "what to do"}. GET only, but for /api/sql.
+// All answers are JSON but the runbook; an error is {"error": "what to do"}. GET only, but for /api/sql.
 //
 //	/api/run?points=600        the run as curves (series.View), what is loaded, and sentences on what is wrong (Notice)
 //	/api/run?run=B             those of another run in the same folder, as its files tell them
@@ -28,6 +28,7 @@
 //	/api/rollouts/ID/images/2/0   a picture of a message
 //	/api/steps/41              the batch of a step: micro-batches, their samples and rollouts, the figures of the step
 //	/api/steps/41/tokens?rank=0&index=3&sample=7&from=0   tokens of a sample as the trainer got them
+//	/runbook/DiskFull          what the runbook says of a fault (deploy/prometheus), as text
 //	/api/sql                   the questions; POST {"query": "…"} asks one where the binary has DuckDB (build tag duckdb)
 //	/api/events                server-sent events: "flow" (flow.View) each second, "change" when there is more to see. At most 64
 //	                           readers; the next is refused with 503 and asks /api/now instead, which is both at one time

@@ -27,11 +27,8 @@ func NewParty(share float64) *Party { return &Party{share: share} }
 // Share is the party's share.
 func (p *Party) Share() float64 { return p.share }
 
-// SetShare changes the share from now on.
-func (p *Party) SetShare(share float64) {
-	p.spent *= p.share / share
-	p.share = share
-}
+// SetShare changes the share from now on. What was spent before is over: it is neither owed nor due by the new share.
+func (p *Party) SetShare(share float64) { p.share = share }
 
 // Held is how many slots it holds.
 func (p *Party) Held() int { return p.held }

@@ -187,6 +187,29 @@ func TestSharesOfTokens(t *testing.T) {
 	}
 }
 
+// Another share counts for what is spent from then on: what was spent before neither lets a party catch up nor holds it back.
+func TestAnotherShareCountsFromNowOn(t *testing.T) {
+	for _, share := range []float64{0.001, 0.5, 2, 1000} {
+		var d Division
+		a, b := NewParty(1), NewParty(1)
+		serve := func(turns int) (ofA int) {
+			for range turns {
+				next := d.Next([]*Party{a, b})
+				if next.Charge(1); next == a {
+					ofA++
+				}
+			}
+			return ofA
+		}
+		serve(100_000)
+		a.SetShare(share)
+		want := 2002 * share / (share + 1)
+		if got := serve(2002); math.Abs(float64(got)-want) > 2 {
+			t.Errorf("with a share of %v it has %d of 2002 turns, want %.0f", share, got, want)
+		}
+	}
+}
+
 // FuzzNobodyStarves lets parties come and go with work of all lengths: who waits is served after a bounded number of turns,
 // nothing is idle while somebody waits, and no one who waits is a whole slot behind of the one that is served.
 func FuzzNobodyStarves(f *testing.F) {

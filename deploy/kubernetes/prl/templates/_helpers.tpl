@@ -10,7 +10,7 @@ envserver-{{ . | lower | replace "_" "-" | trimAll "-" }}
 {{/* Labels by which pods are selected: they never change. */}}
 {{- define "prl.selector" -}}
 app.kubernetes.io/name: prl
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "prl.labels" -}}
@@ -18,7 +18,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Values.image.tag | default .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
-prl/run: {{ .Values.run }}
+prl/run: {{ .Values.run | quote }}
 {{- end }}
 
 {{/* The image of a workload: its own words over those of all. Takes (dict "root" $ "image" own). */}}
@@ -129,6 +129,10 @@ Takes (dict "root" $ "component" … "stage" … "replicas" n or nil "args" list
 */}}
 {{- define "prl.workload" -}}
 {{- $full := include "prl.fullname" .root -}}
+{{- /* A longer one is taken, and makes no pods: a revision is written after it in a label, which has 63 characters. */}}
+{{- if gt (len (printf "%s-%s" $full .component)) 52 }}
+{{- fail (printf "%s-%s has more than 52 characters: Kubernetes makes no pods of a StatefulSet with such a name; choose a shorter name of the release or of the environment" $full .component) }}
+{{- end -}}
 apiVersion: apps/v1
 kind: StatefulSet
 metadata:

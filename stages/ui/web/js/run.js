@@ -173,7 +173,7 @@ export async function runView(box, { signal, query, replace, go }) {
 
   function drawNotices() {
     const l = run.loading;
-    show(notices, run.notices.map(n => h('p.notice', { class: n.level, role: n.level === 'bad' ? 'alert' : null }, n.fault && [h('b', {}, n.fault), ' '], n.text, n.link && [' ', h('a', { href: n.link }, 'Look')])),
+    show(notices, run.notices.map(n => h('p.notice', { class: n.level, role: n.level === 'bad' ? 'alert' : null }, n.fault && [h('a', { href: '/runbook/' + n.fault, target: '_blank', title: 'What to look at, and what to do' }, h('b', {}, n.fault)), ' '], n.text, n.link && [' ', h('a', { href: n.link }, 'Look')])),
       l.loaded < l.files && h('p.notice.info', {}, `Reading the run’s files: ${whole(l.loaded)} of ${whole(l.files)}.`),
       l.skipped > 0 && h('p.notice.info', {}, `${whole(l.skipped)} files hold older rollouts than are kept in memory (ui.max_rollouts).`),
       run.from_run && h('p.notice.info', {}, 'It began from a version of run ', h('b', {}, run.from_run), '.'));
