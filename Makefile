@@ -16,7 +16,7 @@ OPENENV := .cache/openenv
 # One that has died and is not buried yet is called otherwise.
 KAFKA_RUNS = ps -p "$$(cat $(KAFKA)/pid 2>/dev/null || echo 0)" -o comm= 2>/dev/null | grep -q 'prl-kafka$$'
 
-.PHONY: help build run test race fuzz bench lint generate chaos kafka kafka-stop python openenv torch verifiers bench-gpu bench-rollouts chromium screenshots validators
+.PHONY: help build run test race fuzz bench lint generate chaos kafka kafka-stop python openenv torch verifiers bench-gpu bench-rollouts chromium shells screenshots validators
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,10 +30,10 @@ run: build ## the whole pipeline on this machine: a language model learns three 
 test: ## all tests, on Apache Kafka too where Java and Maven are there; needs a C compiler for the DuckDB ones
 	@go vet ./...
 	@$(MAKE) -s python || echo 'no Python clients; the tests that want them say so'
-	@go run ./deploy/kafka/cmd --optional -- go test -timeout 20m -vet=off -json ./... | go run ./.ci/summary
+	@go run ./deploy/kafka/cmd --optional -- go test -timeout 40m -vet=off -json ./... | go run ./.ci/summary
 
 race: ## the packages with goroutines, under the race detector
-	@go test -race -short -vet=off -json $(RACE) | go run ./.ci/summary
+	@go test -race -short -timeout 20m -vet=off -json $(RACE) | go run ./.ci/summary
 
 fuzz: ## every fuzz target for ten seconds
 	@for p in $$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u); do \
@@ -112,6 +112,11 @@ chromium: ## Debian's Chromium, for the tests of the page; installed as root whe
 	  { echo 'no Chromium on PATH: install one that is called chromium (Debian: apt-get install chromium, as root)'; exit 1; }; \
 	  apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }
 	@chromium --version
+
+shells: ## zsh and fish, for the tests of completion; installed as root where they are not
+	@{ command -v zsh && command -v fish; } >/dev/null || { [ $$(id -u) = 0 ] && command -v apt-get >/dev/null || \
+	  { echo 'no zsh or no fish on PATH: install both'; exit 1; }; \
+	  apt-get update -qq && apt-get install -y -qq zsh fish >/dev/null; }
 
 screenshots: chromium ## the pictures of stages/ui/README.md (UI_URL=… of a run that goes on, UI_RUN=runs/NAME; else a made-up one)
 	@mkdir -p stages/ui/testdata

@@ -148,7 +148,7 @@ func (m *model) failures(all *list) {
 	}
 	count, failed := map[string]int{}, 0
 	for _, e := range m.recent.errors {
-		if e != "" {
+		if e != "" && !strings.HasPrefix(e, "cancelled:") { // nobody waits for those any more: their groups have ended otherwise
 			count[e]++
 			failed++
 		}
