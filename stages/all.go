@@ -132,7 +132,9 @@ func (a *App) runStages(ctx context.Context, wanted func(Stage) bool, watch func
 	stopTelling() // while the sink still reads
 	stopSink()
 	if a.says != nil {
-		defer progress.Doing(a.says, func(since time.Duration) string { return fmt.Sprintf("the sink writes the rest into files · for %v", since) })()
+		defer progress.Doing(a.says, func(since time.Duration) string {
+			return fmt.Sprintf("the sink writes the rest into files · for %v", since)
+		})()
 	}
 	return errors.Join(err, sinks.Wait())
 }

@@ -29,7 +29,9 @@ func (a *App) Audit(ctx context.Context) (*audit.Report, error) { return a.Audit
 func (a *App) AuditShown(ctx context.Context, out io.Writer) (*audit.Report, error) {
 	var at atomic.Value
 	at.Store("looks up the run")
-	defer progress.Doing(out, func(since time.Duration) string { return fmt.Sprintf("audit of run %s: %s · for %v", a.Config.Run.Name, at.Load(), since) })()
+	defer progress.Doing(out, func(since time.Duration) string {
+		return fmt.Sprintf("audit of run %s: %s · for %v", a.Config.Run.Name, at.Load(), since)
+	})()
 	err := a.Config.asBegun()
 	if err == nil && len(a.Config.SchemaRegistry.URLs) == 0 {
 		err = a.Config.agreeFraming()
