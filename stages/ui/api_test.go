@@ -494,6 +494,11 @@ func TestNotices(t *testing.T) {
 				m.recent.errors = last(m.recent.errors, []string{"", "model: gone"}[i%2])
 			}
 		},
+		"20 of the newest 60 rollouts failed; 20 times: model: gone": func(m *model) { // those nobody waited for are no failures
+			for i := range 60 {
+				m.recent.errors = last(m.recent.errors, []string{"", "model: gone", "cancelled: the group has ended"}[i%3])
+			}
+		},
 		"3 records were refused":                func(m *model) { m.dlq.counted(3, "scorer: no", 3) },
 		"The gradient of step 7 was not finite": func(m *model) { m.small(&schemas.PolicyVersion{Version: 7, Step: 7, Skipped: true}) },
 		"cannot be followed: gone":              func(m *model) { m.load.Error = "gone" },
