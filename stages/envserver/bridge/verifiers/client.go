@@ -83,7 +83,7 @@ func (c *client) ask(ctx context.Context, id string, frames [][]byte, r record) 
 	c.waiting[id] = k
 	c.mu.Unlock()
 	if err := c.send(id, frames); err != nil {
-		c.end(fmt.Errorf("send: %w", err))
+		c.end(fmt.Errorf("the connection is lost: send: %w", err))
 	}
 	select {
 	case err := <-k.done:
