@@ -88,7 +88,7 @@ func TestDryRunStartsNothing(t *testing.T) {
 		"play":   {[]string{"--stage", "envserver", "--env", "wordle", "--play"}, "ok       environment wordle", true},
 		"serve":  {[]string{"--stage", "envserver", "--env", "wordle", "--serve", "http://127.0.0.1:8000"}, "ok       environment wordle", true},
 		"alone":  {[]string{"--stage", "scorer"}, "needs a broker it shares with the others", false},
-		"fleet":  {append([]string{"--stage", "envserver", "--run", "a", "--run", "b"}, far...), "run a has not begun", false},
+		"fleet":  {append([]string{"--stage", "envserver", "--run", "a", "--run", "b"}, far...), "run a: it has not begun", false},
 	}
 	for _, c := range commands() {
 		if _, ok := cases[c.name]; !ok && c.name != allName && c.name != stages.ReplayName && c.name != stages.AuditName && c.name != "top" {
