@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	case "":
 		os.Exit(m.Run())
 	case "mute":
-		select {}
+		time.Sleep(time.Hour) // it ends with its parent
 	case "rude":
 		fmt.Println("hello, I am no MCP server")
 		fmt.Fprintln(os.Stderr, "a word of farewell")
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 		}
 		if behaviour == "stays" {
-			select {} // although its input has ended
+			time.Sleep(time.Hour) // it ends with its parent
 		}
 	}
 }
