@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 		}
 		if behaviour == "stays" {
-			time.Sleep(time.Hour) // it ends with its parent
+			time.Sleep(time.Hour) // although its input has ended
 		}
 	}
 }
