@@ -47,10 +47,19 @@ func main() {
 			delete(output, name)
 		case "fail", "build-fail":
 			fmt.Printf("FAIL  %s\n%s", name, strings.Join(output[name], ""))
+			delete(output, name)
 			if e.Test != "" || e.Action == "build-fail" {
 				failed++
+				continue
 			}
-			delete(output, name)
+			// What had not ended when the package did, by its time limit or a panic, is why.
+			for _, test := range slices.Sorted(maps.Keys(output)) {
+				if strings.HasPrefix(test, name) {
+					fmt.Printf("FAIL  %s\n%s", test, strings.Join(output[test], ""))
+					failed++
+					delete(output, test)
+				}
+			}
 		}
 	}
 	if err := in.Err(); err != nil {

@@ -135,6 +135,34 @@ func (r running) dial(t *testing.T, path string) client {
 	return client{t, conn}
 }
 
+// place is a client that has begun an episode. A session whose call has failed closes its episode before its place is free, so
+// whoever comes then may be refused for a moment.
+func (r running) place(t *testing.T) client {
+	t.Helper()
+	for until := time.Now().Add(deadline); ; {
+		c := r.dial(t, "/ws")
+		c.send(`{"type":"reset"}`)
+		switch reply, err := c.read(); {
+		case err != nil:
+			t.Fatal(err)
+		case strings.Contains(reply, `"done":false`):
+			return c
+		case !strings.Contains(reply, codeCapacity) || time.Now().After(until):
+			t.Fatal(reply)
+		}
+	}
+}
+
+// await waits for something to happen.
+func await(t *testing.T, happened <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-happened:
+	case <-time.After(deadline):
+		t.Fatal("it does not happen")
+	}
+}
+
 func (c client) send(text string) {
 	c.t.Helper()
 	if err := c.conn.Write(c.t.Context(), websocket.MessageText, []byte(text)); err != nil {

@@ -116,23 +116,21 @@ func TestEnds(t *testing.T) {
 	cfg := usual()
 	cfg.Sessions = 1
 	r := start(t, o, cfg)
-	<-o.closed // the one that New began
+	await(t, o.closed) // the one that New began
 	for name, end := range map[string]func(c client){
 		"close":   func(c client) { c.send(`{"type":"close"}`) },
 		"closing": func(c client) { _ = c.conn.Close(websocket.StatusNormalClosure, "") },
 		"broken":  func(c client) { _ = c.conn.CloseNow() },
 		"during a call": func(c client) {
 			c.send(`{"type":"step","data":{"message":"hang"}}`)
-			<-o.started
+			await(t, o.started)
 			_ = c.conn.CloseNow()
-			<-o.ended
+			await(t, o.ended)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := r.dial(t, "/ws")
-			c.ask(`{"type":"reset"}`, `"done":false`)
-			end(c)
-			<-o.closed
+			end(r.place(t))
+			await(t, o.closed)
 		})
 	}
 }
@@ -172,7 +170,7 @@ func TestIdle(t *testing.T) {
 	cfg := usual()
 	cfg.Idle = 20 * time.Millisecond
 	r := start(t, o, cfg)
-	<-o.closed
+	await(t, o.closed)
 	r.dial(t, "/ws").ends(websocket.StatusGoingAway, "not used")
 	_, said := r.post(t, "/mcp", `{"jsonrpc":"2.0","method":"openenv/session/create","id":1}`)
 	id := strings.Split(said, `"`)[len(strings.Split(said, `"`))-2]
@@ -182,7 +180,7 @@ func TestIdle(t *testing.T) {
 	r = start(t, o, usual())
 	c, unused := r.dial(t, "/ws"), r.dial(t, "/ws")
 	c.send(`{"type":"step","data":{"message":"hang"}}`)
-	<-o.started
+	await(t, o.started)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go r.sessions.reap(ctx, time.Millisecond)
@@ -201,11 +199,11 @@ func TestStop(t *testing.T) {
 	idle, busy := r.dial(t, "/ws"), r.dial(t, "/ws")
 	idle.ask(`{"type":"reset"}`)
 	busy.send(`{"type":"step","data":{"message":"hang"}}`)
-	<-o.started
+	await(t, o.started)
 	if err := r.stop(); err != nil {
 		t.Error(err)
 	}
-	<-o.ended
+	await(t, o.ended)
 	idle.ends(websocket.StatusGoingAway, "stops")
 	busy.ends(websocket.StatusGoingAway, "stops")
 	if n := len(r.sessions.byID); n != 0 {
@@ -237,7 +235,7 @@ func TestLimit(t *testing.T) {
 			}
 			close(o.released)
 		}
-		<-o.closed
+		await(t, o.closed)
 	}
 }
 
