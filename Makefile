@@ -22,6 +22,7 @@ help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## the binary, bin/prl-stage
+	@[ -x bin/prl-stage ] || echo 'building bin/prl-stage: the first time takes a minute or two'
 	@go build -o bin/prl-stage ./cmd/prl-stage
 
 run: build ## the whole pipeline on this machine: a language model learns three environments (CONFIG=…)
@@ -43,8 +44,8 @@ fuzz: ## every fuzz target for ten seconds
 chaos: ## kills, stops and disturbs a run on Apache Kafka for MINUTES (20), then audits it (SEED=… NODES=1 or 3, 0 for the embedded broker)
 	@go run ./pipeline/chaos/cmd --minutes $(or $(MINUTES),20) --seed $(or $(SEED),1) --nodes $(if $(filter command line environment,$(origin NODES)),$(NODES),3)
 
-bench: ## the benchmarks, without the longest
-	@go test -short -run '^$$' -bench . -benchmem ./...
+bench: ## every figure of pipeline/bench as a table and as JSON, on Apache Kafka too where Java and Maven are there (BENCH="--only codec --before FILE")
+	@go run ./deploy/kafka/cmd --optional -- go run ./pipeline/bench $(BENCH)
 
 lint: ## gofmt, vet, staticcheck
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo 'run gofmt -w on these files'; exit 1; }

@@ -20,25 +20,19 @@ const (
 	abandonedDeadline = 3 * time.Second
 )
 
-// endAbandoned aborts the transactions of instances that are no longer in the group; it is called when partitions have
-// come, and while their offsets do not. One that was killed and does not come back leaves its transaction open, and until
-// that ends, nobody can read what was written behind it, nor the offsets of its partitions. Left to the brokers that takes
-// the transaction's time-out, and ten seconds more. One that only sleeps is fenced by it, which it would
-// be anyway. Where it fails, the time-out does it.
-func (s *session) endAbandoned(ctx context.Context) error {
+// inherit sees to what instances that were killed have left behind: open transactions, and partitions that nobody has. A look
+// that found such partitions, or could not see who has what, is done again.
+func (s *session) inherit(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, abandonedDeadline)
 	defer cancel()
 	p := s.p
+	s.again = true
 	cl, err := p.rt.Client()
 	if err != nil {
 		return err
 	}
 	defer cl.Close()
 	adm := kadm.NewClient(cl)
-	open, err := adm.ListTransactions(ctx, nil, []string{"Ongoing"})
-	if err != nil {
-		return fmt.Errorf("list the open transactions: %w", err)
-	}
 	groups, err := adm.DescribeGroups(ctx, p.group())
 	if err == nil {
 		err = groups.Error()
@@ -46,8 +40,48 @@ func (s *session) endAbandoned(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("look who is in group %s: %w", p.group(), err)
 	}
+	s.claimOrphans(groups[p.group()])
+	s.again = s.orphans || groups[p.group()].State != "Stable"
+	return s.endAbandoned(ctx, adm, groups[p.group()])
+}
+
+// claimOrphans asks for a rebalance where partitions are nobody's. A rebalance has two joins: members give up in the first what
+// others get in the second. One that was killed between them, and is back in time, gets what it had kept, and nobody is asked to
+// join again: what it gave up would have to wait for the next rebalance. Between the joins of members that live it looks alike,
+// so it takes two looks to tell.
+func (s *session) claimOrphans(group kadm.DescribedGroup) {
+	before := s.orphans
+	s.orphans = group.State == "Stable" && s.unassigned(group) > 0
+	if before && s.orphans {
+		s.p.rt.Log.Warn("nobody in the group has some partitions: asking for a rebalance", "stage", s.p.cfg.Stage, "partitions", s.unassigned(group))
+		s.cl.ForceRebalance()
+	}
+}
+
+// unassigned is how many partitions of the inputs no member has.
+func (s *session) unassigned(group kadm.DescribedGroup) int {
+	p := s.p
+	assigned := group.AssignedPartitions()
+	n := 0
+	for _, t := range p.cfg.Inputs {
+		n += int(p.rt.Partitions(t)) - len(assigned[p.rt.TopicName(t)])
+	}
+	return n
+}
+
+// endAbandoned aborts the transactions of instances that are no longer in the group; it is called when partitions have
+// come, and while their offsets do not. One that was killed and does not come back leaves its transaction open, and until
+// that ends, nobody can read what was written behind it, nor the offsets of its partitions. Left to the brokers that takes
+// the transaction's time-out, and ten seconds more. One that only sleeps is fenced by it, which it would
+// be anyway. Where it fails, the time-out does it.
+func (s *session) endAbandoned(ctx context.Context, adm *kadm.Client, group kadm.DescribedGroup) error {
+	p := s.p
+	open, err := adm.ListTransactions(ctx, nil, []string{"Ongoing"})
+	if err != nil {
+		return fmt.Errorf("list the open transactions: %w", err)
+	}
 	var members []string
-	for _, m := range groups[p.group()].Members {
+	for _, m := range group.Members {
 		if m.InstanceID != nil {
 			members = append(members, *m.InstanceID)
 		}

@@ -35,9 +35,12 @@ func testRuntime(t testing.TB, opts ...kfake.Opt) (*Runtime, *kfake.Cluster) {
 }
 
 // runOn is a run of a name of its own, with its topics.
-func runOn(t testing.TB, brokers []string) *Runtime {
+func runOn(t testing.TB, brokers []string, changes ...func(*RunConfig)) *Runtime {
 	t.Helper()
 	rt := runtimeFor(t, brokers, "one")
+	for _, change := range changes {
+		change(&rt.Run)
+	}
 	rt.Run.Name = fmt.Sprintf("pipeline-%08x", rand.Uint32())
 	if err := rt.SetUp(t.Context(), nil); err != nil {
 		t.Fatal(err)

@@ -1,7 +1,9 @@
 package pipeline
 
 import (
+	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -89,6 +91,47 @@ func TestHeirEndsAbandonedTransaction(t *testing.T) {
 				startToy(t, rt, "b", "PRL_TOY_TIMEOUT=1m")
 				once(t, rt, 20)
 			})
+		})
+	}
+}
+
+// TestKilledBetweenItsTwoJoins kills an instance that has given partitions up, before the join in which another would have got
+// them. It is back at once, so that the group sees nobody come or go: its successor notices that nobody has them. (Where it
+// leads the group, its successor plans anew, and may see it by that.)
+func TestKilledBetweenItsTwoJoins(t *testing.T) {
+	kafkatest.Each(t, func(t *testing.T, b kafkatest.Broker) {
+		rt := runOn(t, b.Addrs, func(run *RunConfig) { run.TracePartitions = 4 })
+		share := shares(t, rt)
+		startToy(t, rt, "leader")
+		share(4)
+		follower := startToy(t, rt, "follower", "PRL_CRASH_AT=scorer.revoked:1")
+		share(2, 2)
+		startToy(t, rt, "third")
+		follower.died(t)
+		startToy(t, rt, "follower")
+		produce(t, rt, pairsOf(0, 39)...)
+		once(t, rt, 40)
+	})
+}
+
+// shares gives a function that waits for a group of members with so many partitions each.
+func shares(t *testing.T, rt *Runtime) func(want ...int) {
+	t.Helper()
+	adm, name := kadm.NewClient(client(t, rt)), rt.TopicName("scorer")
+	return func(want ...int) {
+		t.Helper()
+		await(t, fmt.Sprintf("members with %v partitions", want), func() bool {
+			groups, err := adm.DescribeGroups(t.Context(), name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var have []int
+			for _, m := range groups[name].Members {
+				if c, ok := m.Assigned.AsConsumer(); ok && len(c.Topics) == 1 {
+					have = append(have, len(c.Topics[0].Partitions))
+				}
+			}
+			return groups[name].State == "Stable" && slices.Equal(have, want)
 		})
 	}
 }

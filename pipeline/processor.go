@@ -138,7 +138,9 @@ type session struct {
 	cancel  func() // ends what the client waits for
 	joined  bool
 	awaited map[int32]time.Time // partitions that have come, and when, whose units are not there yet
-	looked  time.Time           // when abandoned transactions were last looked for; zero where they are to be
+	looked  time.Time           // when what others left behind was last looked for; zero where it is to be
+	again   bool                // that look is to be done again
+	orphans bool                // it saw partitions that nobody has
 	broken  error               // of a callback
 	closed  bool                // callbacks have nothing more to do
 }
@@ -316,10 +318,10 @@ func (s *session) check(ctx context.Context, now time.Time) error {
 			s.looked = time.Time{}
 		}
 	}
-	if s.joined && s.looked.IsZero() {
+	if s.joined && (s.looked.IsZero() || s.again && now.Sub(s.looked) > heirPatience) {
 		s.looked = now
-		if err := s.endAbandoned(ctx); err != nil {
-			s.p.rt.Log.Warn("looking for abandoned transactions failed", "stage", s.p.cfg.Stage, "error", err)
+		if err := s.inherit(ctx); err != nil {
+			s.p.rt.Log.Warn("looking for what others left behind failed", "stage", s.p.cfg.Stage, "error", err)
 		}
 	}
 	return nil

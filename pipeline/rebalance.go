@@ -155,7 +155,9 @@ func (s *session) assigned(_ context.Context, _ *kgo.Client, parts map[string][]
 	if s.closed {
 		return
 	}
-	s.joined = true
+	if !s.joined {
+		s.joined, s.looked = true, time.Time{} // a predecessor may have given up what nobody has got
+	}
 	for _, list := range parts {
 		for _, n := range list {
 			s.looked = time.Time{} // who had it may have left something open
@@ -199,6 +201,9 @@ func (s *session) revoked(_ context.Context, _ *kgo.Client, parts map[string][]i
 	}
 	for n := range gone {
 		delete(p.units, n)
+	}
+	if len(gone) > 0 {
+		Crash(p.cfg.Group + ".revoked")
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -43,6 +44,9 @@ func toyMain(brokers []string) error {
 	}
 	rt := newRuntime(brokers, os.Getenv("PRL_TOY_INSTANCE"), blobs, os.Stderr)
 	rt.Run.Name = os.Getenv("PRL_TOY_RUN")
+	if rt.Run.TracePartitions, err = strconv.Atoi(os.Getenv("PRL_TOY_PARTITIONS")); err != nil {
+		return err
+	}
 	cfg := toyConfig()
 	if timeout := os.Getenv("PRL_TOY_TIMEOUT"); timeout != "" {
 		if cfg.TransactionTimeout, err = time.ParseDuration(timeout); err != nil {
@@ -67,7 +71,8 @@ type toy struct {
 func startToy(t *testing.T, rt *Runtime, instance string, env ...string) *toy {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(append(os.Environ(), "PRL_TOY="+strings.Join(rt.Brokers, ","), "PRL_TOY_RUN="+rt.Run.Name, "PRL_TOY_INSTANCE="+instance), env...)
+	cmd.Env = append(append(os.Environ(), "PRL_TOY="+strings.Join(rt.Brokers, ","), "PRL_TOY_RUN="+rt.Run.Name, "PRL_TOY_INSTANCE="+instance,
+		"PRL_TOY_PARTITIONS="+strconv.Itoa(rt.Run.TracePartitions)), env...)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)

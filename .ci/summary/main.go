@@ -1,9 +1,10 @@
-// Command summary reads `go test -json` on standard input, prints what failed and, last, which tests were skipped, why,
-// and how many passed, failed and were skipped. It exits with 1 where something failed.
+// Command summary reads `go test -json` on standard input, prints what failed and, last, which tests took longest, which were
+// skipped, why, and how many passed, failed and were skipped. It exits with 1 where something failed.
 package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -12,6 +13,9 @@ import (
 	"slices"
 	"strings"
 )
+
+// longest is how many of the slowest tests are named.
+const longest = 20
 
 type event struct {
 	Action, Package, Test, Output, ImportPath string
@@ -22,6 +26,7 @@ func main() {
 	output := map[string][]string{}
 	skips := map[string][]string{} // names by reason
 	passed, failed, skipped := 0, 0, 0
+	took := map[string]float64{} // seconds of tests that are not part of others
 	in := bufio.NewScanner(os.Stdin)
 	in.Buffer(nil, 64<<20)
 	for in.Scan() {
@@ -39,6 +44,9 @@ func main() {
 				fmt.Printf("ok    %-70s %6.1fs\n", e.Package, e.Elapsed)
 			} else if e.Action == "pass" {
 				passed++
+				if !strings.Contains(e.Test, "/") {
+					took[name] = e.Elapsed
+				}
 			} else {
 				skipped++
 				why := reason(output[name])
@@ -65,6 +73,10 @@ func main() {
 	if err := in.Err(); err != nil {
 		fmt.Println("reading the test output:", err)
 		failed++
+	}
+	slow := slices.SortedFunc(maps.Keys(took), func(a, b string) int { return cmp.Compare(took[b], took[a]) })
+	for _, name := range slow[:min(longest, len(slow))] {
+		fmt.Printf("%6.1fs %s\n", took[name], name)
 	}
 	for _, why := range slices.Sorted(maps.Keys(skips)) {
 		fmt.Printf("skipped: %s\n", why)

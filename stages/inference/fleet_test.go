@@ -96,7 +96,7 @@ func TestInvariant_RunsShareTokens(t *testing.T) {
 			for i := range served {
 				served[i] = count(i) - before[i]
 			}
-			// They differ by what is in the slots, at most: twice (Sheng et al., theorem 4.4).
+			// They differ by what is in the slots, at most: twice (the bound of arXiv:2401.00588).
 			longest := float64(max(c.tokens[0]+c.prompt[0], c.tokens[1]+c.prompt[1]))
 			apart := math.Abs(float64(served[0])/c.shares[0] - float64(served[1])/c.shares[1])
 			if bound := 2 * float64(cfg.Slots) * longest / min(c.shares[0], c.shares[1]); apart > bound || served[0]+served[1] < 4*int(bound) {
