@@ -64,10 +64,28 @@ func (s *Blobs) Put(ctx context.Context, prefix string, data []byte) (schemas.Bl
 	if err := WriteFault(); err != nil {
 		return ref, fmt.Errorf("write blob %s: %w", ref.URI, err)
 	}
-	if err := s.bucket.WriteAll(ctx, ref.URI, data, nil); err != nil {
+	if err := s.write(ctx, ref.URI, data); err != nil {
 		return ref, fmt.Errorf("write blob %s: %w", ref.URI, err)
 	}
 	return ref, s.sync(ref.URI)
+}
+
+// write writes a blob at once or not at all. A store behind a network is given an MD5 to hold against what arrives.
+func (s *Blobs) write(ctx context.Context, uri string, data []byte) error {
+	if s.dir == "" {
+		return s.bucket.WriteAll(ctx, uri, data, nil)
+	}
+	ctx, abandon := context.WithCancel(ctx)
+	defer abandon()
+	w, err := s.bucket.NewWriter(ctx, uri, nil)
+	if err != nil {
+		return err
+	}
+	if _, err := w.Write(data); err != nil {
+		abandon() // before Close: nothing is written
+		return errors.Join(err, ignoreCancelled(w.Close()))
+	}
+	return w.Close()
 }
 
 // PutFile stores a file of any size below prefix under the name of its SHA-256, without holding it in memory. The file is

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/prl-project/prl/schemas"
 )
@@ -38,19 +40,19 @@ func (rt *Runtime) claimCheck(ctx context.Context, r schemas.Record, size int) (
 	var tensors []tensor
 	schemas.Tensors(r, func(path string, data *[]byte) { tensors = append(tensors, tensor{path, data}) })
 	sort.SliceStable(tensors, func(i, j int) bool { return len(*tensors[i].data) > len(*tensors[j].data) })
+	moved := 0
+	for ; moved < len(tensors) && size > MaxRecordBytes && len(*tensors[moved].data) > 0; moved++ {
+		size -= len(*tensors[moved].data) - 160 // a reference takes about 160 bytes
+	}
+	refs, err := rt.putTensors(ctx, moved, func(i int) []byte { return *tensors[i].data })
+	if err != nil {
+		return nil, err
+	}
 	blobs := blobsOf(r)
-	for _, t := range tensors {
-		if size <= MaxRecordBytes || len(*t.data) == 0 {
-			break
-		}
-		ref, err := rt.putTensor(ctx, *t.data)
-		if err != nil {
-			return nil, err
-		}
-		ref.Path = t.path
+	for i, ref := range refs {
+		ref.Path = tensors[i].path
 		*blobs = append(*blobs, ref)
-		size -= len(*t.data) - 160 // a reference takes about 160 bytes
-		*t.data = nil
+		*tensors[i].data = nil
 	}
 	if size > TopicRecordBytes-1<<10 {
 		return nil, fmt.Errorf("%w: %d bytes of a %s are left without its tensors, a topic takes %d: make rollouts shorter or groups smaller", errTooLarge, size, r.SchemaName(), TopicRecordBytes)
@@ -66,7 +68,32 @@ const (
 	healthBlobs = "blobs"
 	// putDeadline bounds one attempt to write a blob.
 	putDeadline = time.Minute
+	// tensorsAtOnce is how many tensors of a record are written or read at once: each that is written waits for the disk.
+	tensorsAtOnce = 8
 )
+
+// putTensors stores n tensors, several at once. What is the same in many samples, as their temperatures are, is stored once.
+func (rt *Runtime) putTensors(ctx context.Context, n int, tensor func(i int) []byte) ([]schemas.BlobRef, error) {
+	refs, first := make([]schemas.BlobRef, n), make([]int, n) // first is the tensor of the same bytes that is stored
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(tensorsAtOnce)
+	for i := range n {
+		for !bytes.Equal(tensor(first[i]), tensor(i)) {
+			first[i]++
+		}
+		if first[i] == i {
+			g.Go(func() (err error) {
+				refs[i], err = rt.putTensor(ctx, tensor(i))
+				return err
+			})
+		}
+	}
+	err := g.Wait()
+	for i := range refs {
+		refs[i] = refs[first[i]]
+	}
+	return refs, err
+}
 
 // putTensor stores a tensor. While the store takes nothing (its disk is full, its service is down) it tries again until
 // ctx ends: what the stage has in hand waits, and log and /readyz say for what.
@@ -108,15 +135,24 @@ func (rt *Runtime) Redeem(ctx context.Context, r schemas.Record) error {
 	at := map[string]*[]byte{}
 	schemas.Tensors(r, func(path string, data *[]byte) { at[path] = data })
 	for _, ref := range *blobs {
-		data, ok := at[ref.Path]
-		if !ok {
+		if at[ref.Path] == nil {
 			return fmt.Errorf("%s names a blob for %q, which it does not have", r.SchemaName(), ref.Path)
 		}
-		b, err := rt.Blobs.Get(ctx, ref)
-		if err != nil {
+	}
+	tensors := make([][]byte, len(*blobs))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(tensorsAtOnce)
+	for i, ref := range *blobs {
+		g.Go(func() (err error) {
+			tensors[i], err = rt.Blobs.Get(ctx, ref)
 			return err
-		}
-		*data = b
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	for i, ref := range *blobs {
+		*at[ref.Path] = tensors[i]
 	}
 	*blobs = nil
 	if err := r.Validate(); err != nil {

@@ -65,6 +65,20 @@ func (rt *Runtime) starts(topics []string) map[string]map[int32]kgo.Offset {
 }
 
 func (rt *Runtime) startsSince(ctx context.Context, at time.Time, topics []string) (map[string]map[int32]kgo.Offset, error) {
+	return rt.listed(ctx, topics, func(ctx context.Context, adm *kadm.Client, names ...string) (kadm.ListedOffsets, error) {
+		return adm.ListOffsetsAfterMilli(ctx, at.UnixMilli(), names...)
+	})
+}
+
+// firsts are starts as numbers.
+func (rt *Runtime) firsts(ctx context.Context, topics []string) (map[string]map[int32]kgo.Offset, error) {
+	return rt.listed(ctx, topics, func(ctx context.Context, adm *kadm.Client, names ...string) (kadm.ListedOffsets, error) {
+		return adm.ListStartOffsets(ctx, names...)
+	})
+}
+
+// listed asks the brokers where to start.
+func (rt *Runtime) listed(ctx context.Context, topics []string, list func(context.Context, *kadm.Client, ...string) (kadm.ListedOffsets, error)) (map[string]map[int32]kgo.Offset, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestDeadline)
 	defer cancel()
 	cl, err := rt.Client()
@@ -74,18 +88,18 @@ func (rt *Runtime) startsSince(ctx context.Context, at time.Time, topics []strin
 	defer cl.Close()
 	starts := rt.starts(topics)
 	names := slices.Sorted(maps.Keys(starts))
-	first, err := kadm.NewClient(cl).ListOffsetsAfterMilli(ctx, at.UnixMilli(), names...)
+	first, err := list(ctx, kadm.NewClient(cl), names...)
 	if err == nil {
 		err = offsetsError(first)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list what %v hold since %v: %w", names, at.Format(time.RFC3339), Denied(err))
+		return nil, fmt.Errorf("list where to begin in %v: %w", names, Denied(err))
 	}
 	for name, parts := range starts {
 		for p := range parts {
 			o, ok := first.Lookup(name, p)
 			if !ok {
-				return nil, fmt.Errorf("list what %s/%d holds since %v: no answer", name, p, at.Format(time.RFC3339))
+				return nil, fmt.Errorf("list where to begin in %s/%d: no answer", name, p)
 			}
 			parts[p] = kgo.NewOffset().At(o.Offset)
 		}
@@ -247,6 +261,11 @@ func newTable(ctx context.Context, rt *Runtime, topics []string) (*table, error)
 	starts := rt.starts(topics)
 	if slices.Contains(topics, TopicState) {
 		since, err := rt.startsSince(ctx, time.Now().Add(-stateSince), []string{TopicState})
+		if err == nil {
+			// All positions are numbers then: while the client looked some up, it would ask for the states alone, at whose end
+			// the broker waits for more.
+			starts, err = rt.firsts(ctx, topics)
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/bits"
 	"slices"
+	"sync"
 )
 
 // maxSpan bounds the offsets one state record may speak of, so that a hostile one cannot ask for much memory.
@@ -49,6 +50,15 @@ func (u *unfinished) offsets() []int64 {
 	return list
 }
 
+// compressors are used again: each takes a megabyte, and every state record needs one.
+var compressors = sync.Pool{New: func() any {
+	w, err := flate.NewWriter(nil, flate.DefaultCompression)
+	if err != nil {
+		panic(err) // there is no such level
+	}
+	return w
+}}
+
 // encode gives the low offset and the deflated bitset over [low, next).
 func (u *unfinished) encode() (low int64, deflated []byte, err error) {
 	list := u.offsets()
@@ -61,10 +71,9 @@ func (u *unfinished) encode() (low int64, deflated []byte, err error) {
 		set[(o-low)/8] |= 1 << ((o - low) % 8)
 	}
 	var b bytes.Buffer
-	w, err := flate.NewWriter(&b, flate.DefaultCompression)
-	if err != nil {
-		return 0, nil, err
-	}
+	w := compressors.Get().(*flate.Writer)
+	defer compressors.Put(w)
+	w.Reset(&b)
 	if _, err := w.Write(set); err != nil {
 		return 0, nil, err
 	}

@@ -1,8 +1,10 @@
 // Package schemas holds the records of prl's topics: every byte on a topic is one of them, in Avro single-object
 // encoding, and every version of a schema that was ever released can still be decoded.
 //
-// The *.avsc files are the source; the Go types and conversions follow from them by go generate, and a test fails when
-// they have drifted. Tensors are little-endian packed bytes (Int32s, Float32s, Uint8s), never Avro arrays.
+// The *.avsc files are the source; the Go types and how they are written and read follow from them by go generate, and a test
+// fails when they have drifted. Two other implementations of Avro agree with every byte in the tests; here goavro only checks
+// schemas and names them. Tensors are little-endian packed bytes (Int32s, Float32s, Uint8s), never Avro arrays: they are
+// copied once when a record is written, and not at all when it is read (TestCost).
 package schemas
 
 import (
@@ -12,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"sync"
 
 	"github.com/linkedin/goavro/v2"
@@ -27,27 +30,22 @@ type Record interface {
 	SchemaName() string
 	// Validate reports what is wrong with a record that decoded: lengths that disagree, indices out of range (I5).
 	Validate() error
-	native() map[string]any
-	fromNative(map[string]any)
+	write(*writer)
+	read(*reader)
 }
 
 // A codec is one version of one record's schema.
 type codec struct {
-	name   string
-	avro   *goavro.Codec
-	writer *goavro.Codec // same bytes, from entries in order in place of maps
-	plain  []byte        // header of the single-object encoding
+	name  string
+	avro  *goavro.Codec // the schema
+	shape shape
+	plain []byte // header of the single-object encoding
 }
-
-// maxBlock bounds what a hostile message makes goavro allocate before it has seen the items: it reserves room for as
-// many as an array or map claims to have in a block. Longer ones are written in several blocks.
-const maxBlock = 1 << 14
 
 var registry = sync.OnceValue(func() (r struct {
 	byFingerprint map[uint64]*codec
 	newest        map[string]*codec
 }) {
-	goavro.MaxBlockCount = maxBlock
 	r.byFingerprint, r.newest = map[uint64]*codec{}, map[string]*codec{}
 	for _, pattern := range []string{"versions/*.avsc", "*.avsc"} {
 		names, err := fs.Glob(files, pattern)
@@ -82,62 +80,33 @@ func newCodec(schema []byte) (*codec, error) {
 	if err != nil {
 		return nil, err
 	}
-	var tree any
-	if err := json.Unmarshal(schema, &tree); err != nil {
-		return nil, err
-	}
-	entries := 0
-	withEntries, err := json.Marshal(ordered(tree, &entries))
-	if err != nil {
-		return nil, err
-	}
-	writer, err := goavro.NewCodec(string(withEntries))
+	fields, err := shapeOf(schema)
 	if err != nil {
 		return nil, err
 	}
 	header := binary.LittleEndian.AppendUint64([]byte{0xC3, 0x01}, avro.Rabin)
-	return &codec{named.Name, avro, writer, header}, nil
-}
-
-// ordered replaces every map of a schema by an array of (key, value) records. Avro encodes both to the same bytes, but
-// goavro writes a map in Go's random order, and equal records must be equal bytes (I6). n names the entries' types.
-func ordered(t any, n *int) any {
-	switch t := t.(type) {
-	case []any:
-		for i := range t {
-			t[i] = ordered(t[i], n)
-		}
-	case map[string]any:
-		delete(t, "default") // a map's would not fit, and a writer needs none
-		for _, k := range []string{"fields", "type", "items", "values"} {
-			if _, ok := t[k]; ok {
-				t[k] = ordered(t[k], n)
-			}
-		}
-		if t["type"] == "map" {
-			*n++
-			return map[string]any{"type": "array", "items": map[string]any{
-				"type": "record", "name": fmt.Sprintf("MapEntry%d", *n), "fields": []any{
-					map[string]any{"name": "key", "type": "string"}, map[string]any{"name": "value", "type": t["values"]},
-				}}}
-		}
-	}
-	return t
+	return &codec{named.Name, avro, fields, header}, nil
 }
 
 // Encode gives the single-object encoding of r in the newest version of its schema. Equal records give equal bytes.
 func Encode(r Record) ([]byte, error) {
-	return AppendBinary(append(make([]byte, 0, 512), registry().newest[r.SchemaName()].plain...), r)
+	return appendRecord(nil, registry().newest[r.SchemaName()].plain, r)
 }
 
 // AppendBinary appends the Avro binary encoding of r in the newest version of its schema, which names no schema, to b.
-func AppendBinary(b []byte, r Record) ([]byte, error) {
-	c := registry().newest[r.SchemaName()]
-	b, err := c.writer.BinaryFromNative(b, r.native())
-	if err != nil {
-		return nil, fmt.Errorf("encode %s: %w", c.name, err)
+func AppendBinary(b []byte, r Record) ([]byte, error) { return appendRecord(b, nil, r) }
+
+// appendRecord appends a header and a record to b, which grows at most once.
+func appendRecord(b, header []byte, r Record) ([]byte, error) {
+	var w writer
+	r.write(&w)
+	if w.err != nil {
+		return nil, fmt.Errorf("encode %s: %w", r.SchemaName(), w.err)
 	}
-	return b, nil
+	b = append(slices.Grow(b, len(header)+w.at), header...)
+	w.b, w.at = b[:len(b)+w.at], len(b)
+	r.write(&w)
+	return w.b, nil
 }
 
 // Decode reads a single-object encoding of any version of any record and validates it. Tensors and bytes of the record
@@ -195,15 +164,15 @@ func (v Version) Decode(b []byte) (Record, error) {
 
 // read decodes what follows the header.
 func (c *codec) read(b []byte) (Record, error) {
-	native, rest, err := c.avro.NativeFromBinary(b)
-	if err != nil {
-		return nil, fmt.Errorf("decode %s: %w", c.name, err)
-	}
-	if len(rest) > 0 {
-		return nil, fmt.Errorf("decode %s: %d bytes too many", c.name, len(rest))
-	}
+	d := reader{shape: &c.shape, b: b}
 	r := newRecord(c.name)
-	r.fromNative(native.(map[string]any))
+	r.read(&d)
+	if d.err != nil {
+		return nil, fmt.Errorf("decode %s: %w", c.name, d.err)
+	}
+	if rest := len(b) - d.at; rest > 0 {
+		return nil, fmt.Errorf("decode %s: %d bytes too many", c.name, rest)
+	}
 	return r, nil
 }
 

@@ -165,6 +165,11 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
+		if c := registry().byFingerprint[binary.LittleEndian.Uint64(b[2:])]; c != nil {
+			if _, rest, err := c.avro.NativeFromBinary(b[10:]); err != nil || len(rest) > 0 {
+				t.Fatalf("goavro refuses the %s: %v", r.SchemaName(), err)
+			}
+		}
 		again, err := Encode(r)
 		if err != nil {
 			t.Fatalf("decoded %s cannot be encoded: %v", r.SchemaName(), err)
@@ -178,33 +183,4 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("%s changed on the way (%v)", r.SchemaName(), err)
 		}
 	})
-}
-
-func BenchmarkEncodeTrace(b *testing.B) {
-	r := exampleTrace(12, 256)
-	enc, err := Encode(r)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.SetBytes(int64(len(enc)))
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := Encode(r); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-func BenchmarkDecodeTrace(b *testing.B) {
-	enc, err := Encode(exampleTrace(12, 256))
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.SetBytes(int64(len(enc)))
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := Decode(enc); err != nil {
-			b.Fatal(err)
-		}
-	}
 }

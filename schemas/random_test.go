@@ -1,6 +1,7 @@
 package schemas
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -91,11 +92,11 @@ func exampleTrace(nodes, tokens int) *Trace {
 		Metrics: map[string]float64{"turns": 6}, PolicyStart: new(int64(3)), PolicyEnd: new(int64(4)), Task: `{"word":"crane"}`}
 	for i := range nodes {
 		n := Node{Parent: i - 1, Role: "assistant", Content: "guess", Temperature: 1, Versions: []VersionRun{{0, 3}, {tokens / 2, 4}}}
-		for range tokens {
-			n.TokenIDs = append(n.TokenIDs, PackInt32s([]int32{rng.Int32N(50000)})...)
-			n.Logprobs = append(n.Logprobs, PackFloat32s([]float32{-rng.Float32()})...)
-			n.Mask = append(n.Mask, 1)
+		ids, logprobs := make([]int32, tokens), make([]float32, tokens)
+		for k := range tokens {
+			ids[k], logprobs[k] = rng.Int32N(50000), -rng.Float32()
 		}
+		n.TokenIDs, n.Logprobs, n.Mask = PackInt32s(ids), PackFloat32s(logprobs), bytes.Repeat([]byte{1}, tokens)
 		t.Nodes = append(t.Nodes, n)
 	}
 	return t

@@ -33,6 +33,57 @@ func newRecord(name string) Record {
 	return nil
 }
 
+// The numbers of all records, those within others too, by which a version's shape lists their fields.
+const (
+	recordBlobRef = iota
+	recordEnvInfo
+	recordEvalResult
+	recordGroupOutcome
+	recordImage
+	recordLossTokens
+	recordMetricPoint
+	recordMicroBatch
+	recordNode
+	recordPackedSample
+	recordPolicyVersion
+	recordRequest
+	recordRolloutFate
+	recordSample
+	recordSampleGroup
+	recordStageState
+	recordTask
+	recordTiming
+	recordToolCall
+	recordTrace
+	recordTraceError
+	recordVersionRun
+)
+
+var recordNames = [...]string{
+	recordBlobRef:       "BlobRef",
+	recordEnvInfo:       "EnvInfo",
+	recordEvalResult:    "EvalResult",
+	recordGroupOutcome:  "GroupOutcome",
+	recordImage:         "Image",
+	recordLossTokens:    "LossTokens",
+	recordMetricPoint:   "MetricPoint",
+	recordMicroBatch:    "MicroBatch",
+	recordNode:          "Node",
+	recordPackedSample:  "PackedSample",
+	recordPolicyVersion: "PolicyVersion",
+	recordRequest:       "Request",
+	recordRolloutFate:   "RolloutFate",
+	recordSample:        "Sample",
+	recordSampleGroup:   "SampleGroup",
+	recordStageState:    "StageState",
+	recordTask:          "Task",
+	recordTiming:        "Timing",
+	recordToolCall:      "ToolCall",
+	recordTrace:         "Trace",
+	recordTraceError:    "TraceError",
+	recordVersionRun:    "VersionRun",
+}
+
 // SchemaName is the record's name in its Avro schema.
 func (*EnvInfo) SchemaName() string { return "EnvInfo" }
 
@@ -87,30 +138,47 @@ type EnvInfo struct {
 	Baselines map[string]float64 `avro:"baselines"`
 }
 
-func (r *EnvInfo) native() map[string]any {
-	return map[string]any{
-		"env":           r.Env,
-		"version":       r.Version,
-		"instance":      r.Instance,
-		"train_tasks":   r.TrainTasks,
-		"eval_tasks":    r.EvalTasks,
-		"group_scoring": r.GroupScoring,
-		"max_turns":     r.MaxTurns,
-		"tools":         r.Tools,
-		"baselines":     mapOf(r.Baselines, func(v *float64) any { return *v }),
+func (r *EnvInfo) write(w *writer) {
+	w.string(r.Env)
+	w.string(r.Version)
+	w.string(r.Instance)
+	w.long(r.TrainTasks)
+	w.long(r.EvalTasks)
+	w.boolean(r.GroupScoring)
+	w.int(r.MaxTurns, "max_turns")
+	w.string(r.Tools)
+	for i, key := range sorted(w, r.Baselines) {
+		w.block(i, len(r.Baselines))
+		w.string(key)
+		value := r.Baselines[key]
+		w.double(value)
 	}
+	w.end()
 }
 
-func (r *EnvInfo) fromNative(m map[string]any) {
-	r.Env = asString(m["env"])
-	r.Version = asString(m["version"])
-	r.Instance = asString(m["instance"])
-	r.TrainTasks = asLong(m["train_tasks"])
-	r.EvalTasks = asLong(m["eval_tasks"])
-	r.GroupScoring = asBool(m["group_scoring"])
-	r.MaxTurns = asInt(m["max_turns"])
-	r.Tools = asString(m["tools"])
-	r.Baselines = toMap(m["baselines"], func(v *float64, n any) { *v = asDouble(n) })
+func (r *EnvInfo) read(d *reader) {
+	for _, field := range d.shape[recordEnvInfo] {
+		switch field {
+		case 0:
+			r.Env = d.string()
+		case 1:
+			r.Version = d.string()
+		case 2:
+			r.Instance = d.string()
+		case 3:
+			r.TrainTasks = d.long()
+		case 4:
+			r.EvalTasks = d.long()
+		case 5:
+			r.GroupScoring = d.boolean()
+		case 6:
+			r.MaxTurns = d.int()
+		case 7:
+			r.Tools = d.string()
+		case 8:
+			r.Baselines = readMap(d, func(v *float64, d *reader) { *v = d.double() })
+		}
+	}
 }
 
 // EvalResult is one eval of one policy version.
@@ -147,46 +215,83 @@ type EvalResult struct {
 	PassMissing bool `avro:"pass_missing"`
 }
 
-func (r *EvalResult) native() map[string]any {
-	return map[string]any{
-		"eval":         r.Eval,
-		"env":          r.Env,
-		"version":      r.Version,
-		"examples":     r.Examples,
-		"k":            r.K,
-		"episodes":     r.Episodes,
-		"errored":      r.Errored,
-		"avg_at_k":     r.AvgAtK,
-		"pass_at_k":    r.PassAtK,
-		"rewards":      mapOf(r.Rewards, func(v *float64) any { return *v }),
-		"metrics":      mapOf(r.Metrics, func(v *float64) any { return *v }),
-		"baselines":    mapOf(r.Baselines, func(v *float64) any { return *v }),
-		"avg_stderr":   r.AvgStderr,
-		"pass_stderr":  r.PassStderr,
-		"policy":       r.Policy,
-		"avg_missing":  r.AvgMissing,
-		"pass_missing": r.PassMissing,
+func (r *EvalResult) write(w *writer) {
+	w.string(r.Eval)
+	w.string(r.Env)
+	w.long(r.Version)
+	w.long(r.Examples)
+	w.int(r.K, "k")
+	w.long(r.Episodes)
+	w.long(r.Errored)
+	w.double(r.AvgAtK)
+	w.double(r.PassAtK)
+	for i, key := range sorted(w, r.Rewards) {
+		w.block(i, len(r.Rewards))
+		w.string(key)
+		value := r.Rewards[key]
+		w.double(value)
 	}
+	w.end()
+	for i, key := range sorted(w, r.Metrics) {
+		w.block(i, len(r.Metrics))
+		w.string(key)
+		value := r.Metrics[key]
+		w.double(value)
+	}
+	w.end()
+	for i, key := range sorted(w, r.Baselines) {
+		w.block(i, len(r.Baselines))
+		w.string(key)
+		value := r.Baselines[key]
+		w.double(value)
+	}
+	w.end()
+	w.double(r.AvgStderr)
+	w.double(r.PassStderr)
+	w.string(r.Policy)
+	w.boolean(r.AvgMissing)
+	w.boolean(r.PassMissing)
 }
 
-func (r *EvalResult) fromNative(m map[string]any) {
-	r.Eval = asString(m["eval"])
-	r.Env = asString(m["env"])
-	r.Version = asLong(m["version"])
-	r.Examples = asLong(m["examples"])
-	r.K = asInt(m["k"])
-	r.Episodes = asLong(m["episodes"])
-	r.Errored = asLong(m["errored"])
-	r.AvgAtK = asDouble(m["avg_at_k"])
-	r.PassAtK = asDouble(m["pass_at_k"])
-	r.Rewards = toMap(m["rewards"], func(v *float64, n any) { *v = asDouble(n) })
-	r.Metrics = toMap(m["metrics"], func(v *float64, n any) { *v = asDouble(n) })
-	r.Baselines = toMap(m["baselines"], func(v *float64, n any) { *v = asDouble(n) })
-	r.AvgStderr = asDouble(m["avg_stderr"])
-	r.PassStderr = asDouble(m["pass_stderr"])
-	r.Policy = asString(m["policy"])
-	r.AvgMissing = asBool(m["avg_missing"])
-	r.PassMissing = asBool(m["pass_missing"])
+func (r *EvalResult) read(d *reader) {
+	for _, field := range d.shape[recordEvalResult] {
+		switch field {
+		case 0:
+			r.Eval = d.string()
+		case 1:
+			r.Env = d.string()
+		case 2:
+			r.Version = d.long()
+		case 3:
+			r.Examples = d.long()
+		case 4:
+			r.K = d.int()
+		case 5:
+			r.Episodes = d.long()
+		case 6:
+			r.Errored = d.long()
+		case 7:
+			r.AvgAtK = d.double()
+		case 8:
+			r.PassAtK = d.double()
+		case 9:
+			r.Rewards = readMap(d, func(v *float64, d *reader) { *v = d.double() })
+		case 10:
+			r.Metrics = readMap(d, func(v *float64, d *reader) { *v = d.double() })
+		case 11:
+			r.Baselines = readMap(d, func(v *float64, d *reader) { *v = d.double() })
+		case 12:
+			r.AvgStderr = d.double()
+		case 13:
+			r.PassStderr = d.double()
+		case 14:
+			r.Policy = d.string()
+		case 15:
+			r.AvgMissing = d.boolean()
+		case 16:
+			r.PassMissing = d.boolean()
+		}
+	}
 }
 
 // RolloutFate is what became of one rollout of a group.
@@ -206,28 +311,42 @@ type RolloutFate struct {
 	Error string `avro:"error"`
 }
 
-func (r *RolloutFate) native() map[string]any {
-	return map[string]any{
-		"rollout_index": r.RolloutIndex,
-		"attempt":       r.Attempt,
-		"fate":          r.Fate,
-		"reward":        optionOf("double", r.Reward, func(v *float64) any { return *v }),
-		"policy_start":  optionOf("long", r.PolicyStart, func(v *int64) any { return *v }),
-		"tokens":        r.Tokens,
-		"truncated":     r.Truncated,
-		"error":         r.Error,
+func (r *RolloutFate) write(w *writer) {
+	w.int(r.RolloutIndex, "rollout_index")
+	w.int(r.Attempt, "attempt")
+	w.string(r.Fate)
+	if w.option(r.Reward != nil) {
+		w.double(*r.Reward)
 	}
+	if w.option(r.PolicyStart != nil) {
+		w.long(*r.PolicyStart)
+	}
+	w.int(r.Tokens, "tokens")
+	w.boolean(r.Truncated)
+	w.string(r.Error)
 }
 
-func (r *RolloutFate) fromNative(m map[string]any) {
-	r.RolloutIndex = asInt(m["rollout_index"])
-	r.Attempt = asInt(m["attempt"])
-	r.Fate = asString(m["fate"])
-	r.Reward = toOption(m["reward"], func(v *float64, n any) { *v = asDouble(n) })
-	r.PolicyStart = toOption(m["policy_start"], func(v *int64, n any) { *v = asLong(n) })
-	r.Tokens = asInt(m["tokens"])
-	r.Truncated = asBool(m["truncated"])
-	r.Error = asString(m["error"])
+func (r *RolloutFate) read(d *reader) {
+	for _, field := range d.shape[recordRolloutFate] {
+		switch field {
+		case 0:
+			r.RolloutIndex = d.int()
+		case 1:
+			r.Attempt = d.int()
+		case 2:
+			r.Fate = d.string()
+		case 3:
+			r.Reward = readOption(d, func(v *float64, d *reader) { *v = d.double() })
+		case 4:
+			r.PolicyStart = readOption(d, func(v *int64, d *reader) { *v = d.long() })
+		case 5:
+			r.Tokens = d.int()
+		case 6:
+			r.Truncated = d.boolean()
+		case 7:
+			r.Error = d.string()
+		}
+	}
 }
 
 // GroupOutcome is the one fate of a group and of each of its rollouts.
@@ -246,28 +365,44 @@ type GroupOutcome struct {
 	Rollouts []RolloutFate `avro:"rollouts"`
 }
 
-func (r *GroupOutcome) native() map[string]any {
-	return map[string]any{
-		"env":        r.Env,
-		"eval":       r.Eval,
-		"group_id":   r.GroupID,
-		"task_index": r.TaskIndex,
-		"fate":       r.Fate,
-		"step":       optionOf("long", r.Step, func(v *int64) any { return *v }),
-		"filter":     r.Filter,
-		"rollouts":   listOf(r.Rollouts, func(v *RolloutFate) any { return v.native() }),
+func (r *GroupOutcome) write(w *writer) {
+	w.string(r.Env)
+	w.string(r.Eval)
+	w.long(r.GroupID)
+	w.long(r.TaskIndex)
+	w.string(r.Fate)
+	if w.option(r.Step != nil) {
+		w.long(*r.Step)
 	}
+	w.string(r.Filter)
+	for i := range r.Rollouts {
+		w.block(i, len(r.Rollouts))
+		r.Rollouts[i].write(w)
+	}
+	w.end()
 }
 
-func (r *GroupOutcome) fromNative(m map[string]any) {
-	r.Env = asString(m["env"])
-	r.Eval = asString(m["eval"])
-	r.GroupID = asLong(m["group_id"])
-	r.TaskIndex = asLong(m["task_index"])
-	r.Fate = asString(m["fate"])
-	r.Step = toOption(m["step"], func(v *int64, n any) { *v = asLong(n) })
-	r.Filter = asString(m["filter"])
-	r.Rollouts = toList(m["rollouts"], func(v *RolloutFate, n any) { v.fromNative(asRecord(n)) })
+func (r *GroupOutcome) read(d *reader) {
+	for _, field := range d.shape[recordGroupOutcome] {
+		switch field {
+		case 0:
+			r.Env = d.string()
+		case 1:
+			r.Eval = d.string()
+		case 2:
+			r.GroupID = d.long()
+		case 3:
+			r.TaskIndex = d.long()
+		case 4:
+			r.Fate = d.string()
+		case 5:
+			r.Step = readOption(d, func(v *int64, d *reader) { *v = d.long() })
+		case 6:
+			r.Filter = d.string()
+		case 7:
+			r.Rollouts = readList(d, len(d.shape[recordRolloutFate]), (*RolloutFate).read)
+		}
+	}
 }
 
 // MetricPoint is one value of one curve of the run page.
@@ -283,26 +418,43 @@ type MetricPoint struct {
 	TimeMs int64 `avro:"time_ms"`
 }
 
-func (r *MetricPoint) native() map[string]any {
-	return map[string]any{
-		"name":     r.Name,
-		"stage":    r.Stage,
-		"instance": r.Instance,
-		"step":     optionOf("long", r.Step, func(v *int64) any { return *v }),
-		"value":    r.Value,
-		"labels":   mapOf(r.Labels, func(v *string) any { return *v }),
-		"time_ms":  r.TimeMs,
+func (r *MetricPoint) write(w *writer) {
+	w.string(r.Name)
+	w.string(r.Stage)
+	w.string(r.Instance)
+	if w.option(r.Step != nil) {
+		w.long(*r.Step)
 	}
+	w.double(r.Value)
+	for i, key := range sorted(w, r.Labels) {
+		w.block(i, len(r.Labels))
+		w.string(key)
+		value := r.Labels[key]
+		w.string(value)
+	}
+	w.end()
+	w.long(r.TimeMs)
 }
 
-func (r *MetricPoint) fromNative(m map[string]any) {
-	r.Name = asString(m["name"])
-	r.Stage = asString(m["stage"])
-	r.Instance = asString(m["instance"])
-	r.Step = toOption(m["step"], func(v *int64, n any) { *v = asLong(n) })
-	r.Value = asDouble(m["value"])
-	r.Labels = toMap(m["labels"], func(v *string, n any) { *v = asString(n) })
-	r.TimeMs = asLong(m["time_ms"])
+func (r *MetricPoint) read(d *reader) {
+	for _, field := range d.shape[recordMetricPoint] {
+		switch field {
+		case 0:
+			r.Name = d.string()
+		case 1:
+			r.Stage = d.string()
+		case 2:
+			r.Instance = d.string()
+		case 3:
+			r.Step = readOption(d, func(v *int64, d *reader) { *v = d.long() })
+		case 4:
+			r.Value = d.double()
+		case 5:
+			r.Labels = readMap(d, func(v *string, d *reader) { *v = d.string() })
+		case 6:
+			r.TimeMs = d.long()
+		}
+	}
 }
 
 // PackedSample says where a packed sample came from.
@@ -315,22 +467,31 @@ type PackedSample struct {
 	PolicyStart *int64 `avro:"policy_start"`
 }
 
-func (r *PackedSample) native() map[string]any {
-	return map[string]any{
-		"env":           r.Env,
-		"group_id":      r.GroupID,
-		"rollout_index": r.RolloutIndex,
-		"branch":        r.Branch,
-		"policy_start":  optionOf("long", r.PolicyStart, func(v *int64) any { return *v }),
+func (r *PackedSample) write(w *writer) {
+	w.string(r.Env)
+	w.long(r.GroupID)
+	w.int(r.RolloutIndex, "rollout_index")
+	w.int(r.Branch, "branch")
+	if w.option(r.PolicyStart != nil) {
+		w.long(*r.PolicyStart)
 	}
 }
 
-func (r *PackedSample) fromNative(m map[string]any) {
-	r.Env = asString(m["env"])
-	r.GroupID = asLong(m["group_id"])
-	r.RolloutIndex = asInt(m["rollout_index"])
-	r.Branch = asInt(m["branch"])
-	r.PolicyStart = toOption(m["policy_start"], func(v *int64, n any) { *v = asLong(n) })
+func (r *PackedSample) read(d *reader) {
+	for _, field := range d.shape[recordPackedSample] {
+		switch field {
+		case 0:
+			r.Env = d.string()
+		case 1:
+			r.GroupID = d.long()
+		case 2:
+			r.RolloutIndex = d.int()
+		case 3:
+			r.Branch = d.int()
+		case 4:
+			r.PolicyStart = readOption(d, func(v *int64, d *reader) { *v = d.long() })
+		}
+	}
 }
 
 // LossTokens is the step's number of tokens of one loss component, over all ranks and micro-batches.
@@ -340,16 +501,20 @@ type LossTokens struct {
 	Tokens    int64  `avro:"tokens"`
 }
 
-func (r *LossTokens) native() map[string]any {
-	return map[string]any{
-		"component": r.Component,
-		"tokens":    r.Tokens,
-	}
+func (r *LossTokens) write(w *writer) {
+	w.string(r.Component)
+	w.long(r.Tokens)
 }
 
-func (r *LossTokens) fromNative(m map[string]any) {
-	r.Component = asString(m["component"])
-	r.Tokens = asLong(m["tokens"])
+func (r *LossTokens) read(d *reader) {
+	for _, field := range d.shape[recordLossTokens] {
+		switch field {
+		case 0:
+			r.Component = d.string()
+		case 1:
+			r.Tokens = d.long()
+		}
+	}
 }
 
 // BlobRef names bytes that live in the blob store.
@@ -364,20 +529,26 @@ type BlobRef struct {
 	SHA256 string `avro:"sha256"`
 }
 
-func (r *BlobRef) native() map[string]any {
-	return map[string]any{
-		"path":   r.Path,
-		"uri":    r.URI,
-		"bytes":  r.Bytes,
-		"sha256": r.SHA256,
-	}
+func (r *BlobRef) write(w *writer) {
+	w.string(r.Path)
+	w.string(r.URI)
+	w.long(r.Bytes)
+	w.string(r.SHA256)
 }
 
-func (r *BlobRef) fromNative(m map[string]any) {
-	r.Path = asString(m["path"])
-	r.URI = asString(m["uri"])
-	r.Bytes = asLong(m["bytes"])
-	r.SHA256 = asString(m["sha256"])
+func (r *BlobRef) read(d *reader) {
+	for _, field := range d.shape[recordBlobRef] {
+		switch field {
+		case 0:
+			r.Path = d.string()
+		case 1:
+			r.URI = d.string()
+		case 2:
+			r.Bytes = d.long()
+		case 3:
+			r.SHA256 = d.string()
+		}
+	}
 }
 
 // MicroBatch is one forward and backward pass of one data-parallel rank.
@@ -414,46 +585,77 @@ type MicroBatch struct {
 	RefLogprobs Float32s `avro:"ref_logprobs"`
 }
 
-func (r *MicroBatch) native() map[string]any {
-	return map[string]any{
-		"step":           r.Step,
-		"rank":           r.Rank,
-		"ranks":          r.Ranks,
-		"index":          r.Index,
-		"count":          r.Count,
-		"seq_lens":       nonNil(r.SeqLens),
-		"token_ids":      nonNil(r.TokenIDs),
-		"mask":           nonNil(r.Mask),
-		"logprobs":       nonNil(r.Logprobs),
-		"advantages":     nonNil(r.Advantages),
-		"temperatures":   nonNil(r.Temperatures),
-		"samples":        listOf(r.Samples, func(v *PackedSample) any { return v.native() }),
-		"loss_tokens":    listOf(r.LossTokens, func(v *LossTokens) any { return v.native() }),
-		"blobs":          listOf(r.Blobs, func(v *BlobRef) any { return v.native() }),
-		"ce_weights":     nonNil(r.CeWeights),
-		"ref_kl_weights": nonNil(r.RefKlWeights),
-		"ref_logprobs":   nonNil(r.RefLogprobs),
+func (r *MicroBatch) write(w *writer) {
+	w.long(r.Step)
+	w.int(r.Rank, "rank")
+	w.int(r.Ranks, "ranks")
+	w.int(r.Index, "index")
+	w.int(r.Count, "count")
+	w.bytes(r.SeqLens)
+	w.bytes(r.TokenIDs)
+	w.bytes(r.Mask)
+	w.bytes(r.Logprobs)
+	w.bytes(r.Advantages)
+	w.bytes(r.Temperatures)
+	for i := range r.Samples {
+		w.block(i, len(r.Samples))
+		r.Samples[i].write(w)
 	}
+	w.end()
+	for i := range r.LossTokens {
+		w.block(i, len(r.LossTokens))
+		r.LossTokens[i].write(w)
+	}
+	w.end()
+	for i := range r.Blobs {
+		w.block(i, len(r.Blobs))
+		r.Blobs[i].write(w)
+	}
+	w.end()
+	w.bytes(r.CeWeights)
+	w.bytes(r.RefKlWeights)
+	w.bytes(r.RefLogprobs)
 }
 
-func (r *MicroBatch) fromNative(m map[string]any) {
-	r.Step = asLong(m["step"])
-	r.Rank = asInt(m["rank"])
-	r.Ranks = asInt(m["ranks"])
-	r.Index = asInt(m["index"])
-	r.Count = asInt(m["count"])
-	r.SeqLens = asBytes(m["seq_lens"])
-	r.TokenIDs = asBytes(m["token_ids"])
-	r.Mask = asBytes(m["mask"])
-	r.Logprobs = asBytes(m["logprobs"])
-	r.Advantages = asBytes(m["advantages"])
-	r.Temperatures = asBytes(m["temperatures"])
-	r.Samples = toList(m["samples"], func(v *PackedSample, n any) { v.fromNative(asRecord(n)) })
-	r.LossTokens = toList(m["loss_tokens"], func(v *LossTokens, n any) { v.fromNative(asRecord(n)) })
-	r.Blobs = toList(m["blobs"], func(v *BlobRef, n any) { v.fromNative(asRecord(n)) })
-	r.CeWeights = asBytes(m["ce_weights"])
-	r.RefKlWeights = asBytes(m["ref_kl_weights"])
-	r.RefLogprobs = asBytes(m["ref_logprobs"])
+func (r *MicroBatch) read(d *reader) {
+	for _, field := range d.shape[recordMicroBatch] {
+		switch field {
+		case 0:
+			r.Step = d.long()
+		case 1:
+			r.Rank = d.int()
+		case 2:
+			r.Ranks = d.int()
+		case 3:
+			r.Index = d.int()
+		case 4:
+			r.Count = d.int()
+		case 5:
+			r.SeqLens = d.bytes()
+		case 6:
+			r.TokenIDs = d.bytes()
+		case 7:
+			r.Mask = d.bytes()
+		case 8:
+			r.Logprobs = d.bytes()
+		case 9:
+			r.Advantages = d.bytes()
+		case 10:
+			r.Temperatures = d.bytes()
+		case 11:
+			r.Samples = readList(d, len(d.shape[recordPackedSample]), (*PackedSample).read)
+		case 12:
+			r.LossTokens = readList(d, len(d.shape[recordLossTokens]), (*LossTokens).read)
+		case 13:
+			r.Blobs = readList(d, len(d.shape[recordBlobRef]), (*BlobRef).read)
+		case 14:
+			r.CeWeights = d.bytes()
+		case 15:
+			r.RefKlWeights = d.bytes()
+		case 16:
+			r.RefLogprobs = d.bytes()
+		}
+	}
 }
 
 func (r *MicroBatch) tensors(path string, visit func(path string, data *[]byte)) {
@@ -499,40 +701,68 @@ type PolicyVersion struct {
 	FullSHA256 string `avro:"full_sha256"`
 }
 
-func (r *PolicyVersion) native() map[string]any {
-	return map[string]any{
-		"version":      r.Version,
-		"step":         r.Step,
-		"kind":         r.Kind,
-		"base_sha256":  r.BaseSHA256,
-		"weights":      r.Weights.native(),
-		"config":       r.Config.native(),
-		"tokenizer":    r.Tokenizer.native(),
-		"checkpoint":   optionOf("prl.BlobRef", r.Checkpoint, func(v *BlobRef) any { return v.native() }),
-		"next_offsets": listOf(r.NextOffsets, func(v *int64) any { return *v }),
-		"final":        r.Final,
-		"skipped":      r.Skipped,
-		"metrics":      mapOf(r.Metrics, func(v *float64) any { return *v }),
-		"from_run":     r.FromRun,
-		"full_sha256":  r.FullSHA256,
+func (r *PolicyVersion) write(w *writer) {
+	w.long(r.Version)
+	w.long(r.Step)
+	w.string(r.Kind)
+	w.string(r.BaseSHA256)
+	r.Weights.write(w)
+	r.Config.write(w)
+	r.Tokenizer.write(w)
+	if w.option(r.Checkpoint != nil) {
+		r.Checkpoint.write(w)
 	}
+	for i := range r.NextOffsets {
+		w.block(i, len(r.NextOffsets))
+		w.long(r.NextOffsets[i])
+	}
+	w.end()
+	w.boolean(r.Final)
+	w.boolean(r.Skipped)
+	for i, key := range sorted(w, r.Metrics) {
+		w.block(i, len(r.Metrics))
+		w.string(key)
+		value := r.Metrics[key]
+		w.double(value)
+	}
+	w.end()
+	w.string(r.FromRun)
+	w.string(r.FullSHA256)
 }
 
-func (r *PolicyVersion) fromNative(m map[string]any) {
-	r.Version = asLong(m["version"])
-	r.Step = asLong(m["step"])
-	r.Kind = asString(m["kind"])
-	r.BaseSHA256 = asString(m["base_sha256"])
-	r.Weights.fromNative(asRecord(m["weights"]))
-	r.Config.fromNative(asRecord(m["config"]))
-	r.Tokenizer.fromNative(asRecord(m["tokenizer"]))
-	r.Checkpoint = toOption(m["checkpoint"], func(v *BlobRef, n any) { v.fromNative(asRecord(n)) })
-	r.NextOffsets = toList(m["next_offsets"], func(v *int64, n any) { *v = asLong(n) })
-	r.Final = asBool(m["final"])
-	r.Skipped = asBool(m["skipped"])
-	r.Metrics = toMap(m["metrics"], func(v *float64, n any) { *v = asDouble(n) })
-	r.FromRun = asString(m["from_run"])
-	r.FullSHA256 = asString(m["full_sha256"])
+func (r *PolicyVersion) read(d *reader) {
+	for _, field := range d.shape[recordPolicyVersion] {
+		switch field {
+		case 0:
+			r.Version = d.long()
+		case 1:
+			r.Step = d.long()
+		case 2:
+			r.Kind = d.string()
+		case 3:
+			r.BaseSHA256 = d.string()
+		case 4:
+			r.Weights.read(d)
+		case 5:
+			r.Config.read(d)
+		case 6:
+			r.Tokenizer.read(d)
+		case 7:
+			r.Checkpoint = readOption(d, (*BlobRef).read)
+		case 8:
+			r.NextOffsets = readList(d, 1, func(v *int64, d *reader) { *v = d.long() })
+		case 9:
+			r.Final = d.boolean()
+		case 10:
+			r.Skipped = d.boolean()
+		case 11:
+			r.Metrics = readMap(d, func(v *float64, d *reader) { *v = d.double() })
+		case 12:
+			r.FromRun = d.string()
+		case 13:
+			r.FullSHA256 = d.string()
+		}
+	}
 }
 
 // Request asks the emitter for training tasks; it is named by (group, index, attempt) or (step, wave).
@@ -548,26 +778,35 @@ type Request struct {
 	Rollouts int `avro:"rollouts"`
 }
 
-func (r *Request) native() map[string]any {
-	return map[string]any{
-		"kind":          r.Kind,
-		"group_id":      r.GroupID,
-		"rollout_index": r.RolloutIndex,
-		"attempt":       r.Attempt,
-		"step":          r.Step,
-		"wave":          r.Wave,
-		"rollouts":      r.Rollouts,
-	}
+func (r *Request) write(w *writer) {
+	w.string(r.Kind)
+	w.long(r.GroupID)
+	w.int(r.RolloutIndex, "rollout_index")
+	w.int(r.Attempt, "attempt")
+	w.long(r.Step)
+	w.int(r.Wave, "wave")
+	w.int(r.Rollouts, "rollouts")
 }
 
-func (r *Request) fromNative(m map[string]any) {
-	r.Kind = asString(m["kind"])
-	r.GroupID = asLong(m["group_id"])
-	r.RolloutIndex = asInt(m["rollout_index"])
-	r.Attempt = asInt(m["attempt"])
-	r.Step = asLong(m["step"])
-	r.Wave = asInt(m["wave"])
-	r.Rollouts = asInt(m["rollouts"])
+func (r *Request) read(d *reader) {
+	for _, field := range d.shape[recordRequest] {
+		switch field {
+		case 0:
+			r.Kind = d.string()
+		case 1:
+			r.GroupID = d.long()
+		case 2:
+			r.RolloutIndex = d.int()
+		case 3:
+			r.Attempt = d.int()
+		case 4:
+			r.Step = d.long()
+		case 5:
+			r.Wave = d.int()
+		case 6:
+			r.Rollouts = d.int()
+		}
+	}
 }
 
 // Sample is one branch of a rollout, ready to train on.
@@ -597,36 +836,52 @@ type Sample struct {
 	RefLogprobs Float32s `avro:"ref_logprobs"`
 }
 
-func (r *Sample) native() map[string]any {
-	return map[string]any{
-		"rollout_index":  r.RolloutIndex,
-		"branch":         r.Branch,
-		"token_ids":      nonNil(r.TokenIDs),
-		"mask":           nonNil(r.Mask),
-		"logprobs":       nonNil(r.Logprobs),
-		"advantages":     nonNil(r.Advantages),
-		"temperatures":   nonNil(r.Temperatures),
-		"policy_start":   optionOf("long", r.PolicyStart, func(v *int64) any { return *v }),
-		"agent":          r.Agent,
-		"ce_weights":     nonNil(r.CeWeights),
-		"ref_kl_weights": nonNil(r.RefKlWeights),
-		"ref_logprobs":   nonNil(r.RefLogprobs),
+func (r *Sample) write(w *writer) {
+	w.int(r.RolloutIndex, "rollout_index")
+	w.int(r.Branch, "branch")
+	w.bytes(r.TokenIDs)
+	w.bytes(r.Mask)
+	w.bytes(r.Logprobs)
+	w.bytes(r.Advantages)
+	w.bytes(r.Temperatures)
+	if w.option(r.PolicyStart != nil) {
+		w.long(*r.PolicyStart)
 	}
+	w.string(r.Agent)
+	w.bytes(r.CeWeights)
+	w.bytes(r.RefKlWeights)
+	w.bytes(r.RefLogprobs)
 }
 
-func (r *Sample) fromNative(m map[string]any) {
-	r.RolloutIndex = asInt(m["rollout_index"])
-	r.Branch = asInt(m["branch"])
-	r.TokenIDs = asBytes(m["token_ids"])
-	r.Mask = asBytes(m["mask"])
-	r.Logprobs = asBytes(m["logprobs"])
-	r.Advantages = asBytes(m["advantages"])
-	r.Temperatures = asBytes(m["temperatures"])
-	r.PolicyStart = toOption(m["policy_start"], func(v *int64, n any) { *v = asLong(n) })
-	r.Agent = asString(m["agent"])
-	r.CeWeights = asBytes(m["ce_weights"])
-	r.RefKlWeights = asBytes(m["ref_kl_weights"])
-	r.RefLogprobs = asBytes(m["ref_logprobs"])
+func (r *Sample) read(d *reader) {
+	for _, field := range d.shape[recordSample] {
+		switch field {
+		case 0:
+			r.RolloutIndex = d.int()
+		case 1:
+			r.Branch = d.int()
+		case 2:
+			r.TokenIDs = d.bytes()
+		case 3:
+			r.Mask = d.bytes()
+		case 4:
+			r.Logprobs = d.bytes()
+		case 5:
+			r.Advantages = d.bytes()
+		case 6:
+			r.Temperatures = d.bytes()
+		case 7:
+			r.PolicyStart = readOption(d, func(v *int64, d *reader) { *v = d.long() })
+		case 8:
+			r.Agent = d.string()
+		case 9:
+			r.CeWeights = d.bytes()
+		case 10:
+			r.RefKlWeights = d.bytes()
+		case 11:
+			r.RefLogprobs = d.bytes()
+		}
+	}
 }
 
 func (r *Sample) tensors(path string, visit func(path string, data *[]byte)) {
@@ -667,40 +922,74 @@ type SampleGroup struct {
 	Monitored map[string]int64 `avro:"monitored"`
 }
 
-func (r *SampleGroup) native() map[string]any {
-	return map[string]any{
-		"env":        r.Env,
-		"group_id":   r.GroupID,
-		"task_index": r.TaskIndex,
-		"emitted":    r.Emitted,
-		"step":       r.Step,
-		"wave":       r.Wave,
-		"wave_first": r.WaveFirst,
-		"wave_last":  r.WaveLast,
-		"reason":     r.Reason,
-		"filter":     r.Filter,
-		"rollouts":   listOf(r.Rollouts, func(v *RolloutFate) any { return v.native() }),
-		"samples":    listOf(r.Samples, func(v *Sample) any { return v.native() }),
-		"blobs":      listOf(r.Blobs, func(v *BlobRef) any { return v.native() }),
-		"monitored":  mapOf(r.Monitored, func(v *int64) any { return *v }),
+func (r *SampleGroup) write(w *writer) {
+	w.string(r.Env)
+	w.long(r.GroupID)
+	w.long(r.TaskIndex)
+	w.int(r.Emitted, "emitted")
+	w.long(r.Step)
+	w.int(r.Wave, "wave")
+	w.long(r.WaveFirst)
+	w.long(r.WaveLast)
+	w.string(r.Reason)
+	w.string(r.Filter)
+	for i := range r.Rollouts {
+		w.block(i, len(r.Rollouts))
+		r.Rollouts[i].write(w)
 	}
+	w.end()
+	for i := range r.Samples {
+		w.block(i, len(r.Samples))
+		r.Samples[i].write(w)
+	}
+	w.end()
+	for i := range r.Blobs {
+		w.block(i, len(r.Blobs))
+		r.Blobs[i].write(w)
+	}
+	w.end()
+	for i, key := range sorted(w, r.Monitored) {
+		w.block(i, len(r.Monitored))
+		w.string(key)
+		value := r.Monitored[key]
+		w.long(value)
+	}
+	w.end()
 }
 
-func (r *SampleGroup) fromNative(m map[string]any) {
-	r.Env = asString(m["env"])
-	r.GroupID = asLong(m["group_id"])
-	r.TaskIndex = asLong(m["task_index"])
-	r.Emitted = asInt(m["emitted"])
-	r.Step = asLong(m["step"])
-	r.Wave = asInt(m["wave"])
-	r.WaveFirst = asLong(m["wave_first"])
-	r.WaveLast = asLong(m["wave_last"])
-	r.Reason = asString(m["reason"])
-	r.Filter = asString(m["filter"])
-	r.Rollouts = toList(m["rollouts"], func(v *RolloutFate, n any) { v.fromNative(asRecord(n)) })
-	r.Samples = toList(m["samples"], func(v *Sample, n any) { v.fromNative(asRecord(n)) })
-	r.Blobs = toList(m["blobs"], func(v *BlobRef, n any) { v.fromNative(asRecord(n)) })
-	r.Monitored = toMap(m["monitored"], func(v *int64, n any) { *v = asLong(n) })
+func (r *SampleGroup) read(d *reader) {
+	for _, field := range d.shape[recordSampleGroup] {
+		switch field {
+		case 0:
+			r.Env = d.string()
+		case 1:
+			r.GroupID = d.long()
+		case 2:
+			r.TaskIndex = d.long()
+		case 3:
+			r.Emitted = d.int()
+		case 4:
+			r.Step = d.long()
+		case 5:
+			r.Wave = d.int()
+		case 6:
+			r.WaveFirst = d.long()
+		case 7:
+			r.WaveLast = d.long()
+		case 8:
+			r.Reason = d.string()
+		case 9:
+			r.Filter = d.string()
+		case 10:
+			r.Rollouts = readList(d, len(d.shape[recordRolloutFate]), (*RolloutFate).read)
+		case 11:
+			r.Samples = readList(d, len(d.shape[recordSample]), (*Sample).read)
+		case 12:
+			r.Blobs = readList(d, len(d.shape[recordBlobRef]), (*BlobRef).read)
+		case 13:
+			r.Monitored = readMap(d, func(v *int64, d *reader) { *v = d.long() })
+		}
+	}
 }
 
 func (r *SampleGroup) tensors(path string, visit func(path string, data *[]byte)) {
@@ -727,30 +1016,41 @@ type StageState struct {
 	Concurrency int `avro:"concurrency"`
 }
 
-func (r *StageState) native() map[string]any {
-	return map[string]any{
-		"stage":       r.Stage,
-		"topic":       r.Topic,
-		"partition":   r.Partition,
-		"instance":    r.Instance,
-		"low_offset":  r.LowOffset,
-		"next_offset": r.NextOffset,
-		"unfinished":  nonNil(r.Unfinished),
-		"core":        nonNil(r.Core),
-		"concurrency": r.Concurrency,
-	}
+func (r *StageState) write(w *writer) {
+	w.string(r.Stage)
+	w.string(r.Topic)
+	w.int(r.Partition, "partition")
+	w.string(r.Instance)
+	w.long(r.LowOffset)
+	w.long(r.NextOffset)
+	w.bytes(r.Unfinished)
+	w.bytes(r.Core)
+	w.int(r.Concurrency, "concurrency")
 }
 
-func (r *StageState) fromNative(m map[string]any) {
-	r.Stage = asString(m["stage"])
-	r.Topic = asString(m["topic"])
-	r.Partition = asInt(m["partition"])
-	r.Instance = asString(m["instance"])
-	r.LowOffset = asLong(m["low_offset"])
-	r.NextOffset = asLong(m["next_offset"])
-	r.Unfinished = asBytes(m["unfinished"])
-	r.Core = asBytes(m["core"])
-	r.Concurrency = asInt(m["concurrency"])
+func (r *StageState) read(d *reader) {
+	for _, field := range d.shape[recordStageState] {
+		switch field {
+		case 0:
+			r.Stage = d.string()
+		case 1:
+			r.Topic = d.string()
+		case 2:
+			r.Partition = d.int()
+		case 3:
+			r.Instance = d.string()
+		case 4:
+			r.LowOffset = d.long()
+		case 5:
+			r.NextOffset = d.long()
+		case 6:
+			r.Unfinished = d.bytes()
+		case 7:
+			r.Core = d.bytes()
+		case 8:
+			r.Concurrency = d.int()
+		}
+	}
 }
 
 // Task asks for one rollout, or for a whole group where the environment scores groups.
@@ -802,58 +1102,85 @@ type Task struct {
 	Policy string `avro:"policy"`
 }
 
-func (r *Task) native() map[string]any {
-	return map[string]any{
-		"env":                  r.Env,
-		"eval":                 r.Eval,
-		"group_id":             r.GroupID,
-		"group_size":           r.GroupSize,
-		"rollout_index":        r.RolloutIndex,
-		"attempt":              r.Attempt,
-		"split":                r.Split,
-		"task_index":           r.TaskIndex,
-		"task":                 r.Task,
-		"group_seed":           r.GroupSeed,
-		"seed":                 r.Seed,
-		"pin_version":          optionOf("long", r.PinVersion, func(v *int64) any { return *v }),
-		"step":                 r.Step,
-		"wave":                 r.Wave,
-		"wave_first":           r.WaveFirst,
-		"wave_last":            r.WaveLast,
-		"temperature":          r.Temperature,
-		"top_p":                r.TopP,
-		"max_tokens":           r.MaxTokens,
-		"max_rollout_tokens":   r.MaxRolloutTokens,
-		"timeout_ms":           r.TimeoutMs,
-		"max_off_policy_steps": r.MaxOffPolicySteps,
-		"policy":               r.Policy,
+func (r *Task) write(w *writer) {
+	w.string(r.Env)
+	w.string(r.Eval)
+	w.long(r.GroupID)
+	w.int(r.GroupSize, "group_size")
+	w.int(r.RolloutIndex, "rollout_index")
+	w.int(r.Attempt, "attempt")
+	w.string(r.Split)
+	w.long(r.TaskIndex)
+	w.string(r.Task)
+	w.long(r.GroupSeed)
+	w.long(r.Seed)
+	if w.option(r.PinVersion != nil) {
+		w.long(*r.PinVersion)
 	}
+	w.long(r.Step)
+	w.int(r.Wave, "wave")
+	w.long(r.WaveFirst)
+	w.long(r.WaveLast)
+	w.double(r.Temperature)
+	w.double(r.TopP)
+	w.int(r.MaxTokens, "max_tokens")
+	w.int(r.MaxRolloutTokens, "max_rollout_tokens")
+	w.long(r.TimeoutMs)
+	w.int(r.MaxOffPolicySteps, "max_off_policy_steps")
+	w.string(r.Policy)
 }
 
-func (r *Task) fromNative(m map[string]any) {
-	r.Env = asString(m["env"])
-	r.Eval = asString(m["eval"])
-	r.GroupID = asLong(m["group_id"])
-	r.GroupSize = asInt(m["group_size"])
-	r.RolloutIndex = asInt(m["rollout_index"])
-	r.Attempt = asInt(m["attempt"])
-	r.Split = asString(m["split"])
-	r.TaskIndex = asLong(m["task_index"])
-	r.Task = asString(m["task"])
-	r.GroupSeed = asLong(m["group_seed"])
-	r.Seed = asLong(m["seed"])
-	r.PinVersion = toOption(m["pin_version"], func(v *int64, n any) { *v = asLong(n) })
-	r.Step = asLong(m["step"])
-	r.Wave = asInt(m["wave"])
-	r.WaveFirst = asLong(m["wave_first"])
-	r.WaveLast = asLong(m["wave_last"])
-	r.Temperature = asDouble(m["temperature"])
-	r.TopP = asDouble(m["top_p"])
-	r.MaxTokens = asInt(m["max_tokens"])
-	r.MaxRolloutTokens = asInt(m["max_rollout_tokens"])
-	r.TimeoutMs = asLong(m["timeout_ms"])
-	r.MaxOffPolicySteps = asInt(m["max_off_policy_steps"])
-	r.Policy = asString(m["policy"])
+func (r *Task) read(d *reader) {
+	for _, field := range d.shape[recordTask] {
+		switch field {
+		case 0:
+			r.Env = d.string()
+		case 1:
+			r.Eval = d.string()
+		case 2:
+			r.GroupID = d.long()
+		case 3:
+			r.GroupSize = d.int()
+		case 4:
+			r.RolloutIndex = d.int()
+		case 5:
+			r.Attempt = d.int()
+		case 6:
+			r.Split = d.string()
+		case 7:
+			r.TaskIndex = d.long()
+		case 8:
+			r.Task = d.string()
+		case 9:
+			r.GroupSeed = d.long()
+		case 10:
+			r.Seed = d.long()
+		case 11:
+			r.PinVersion = readOption(d, func(v *int64, d *reader) { *v = d.long() })
+		case 12:
+			r.Step = d.long()
+		case 13:
+			r.Wave = d.int()
+		case 14:
+			r.WaveFirst = d.long()
+		case 15:
+			r.WaveLast = d.long()
+		case 16:
+			r.Temperature = d.double()
+		case 17:
+			r.TopP = d.double()
+		case 18:
+			r.MaxTokens = d.int()
+		case 19:
+			r.MaxRolloutTokens = d.int()
+		case 20:
+			r.TimeoutMs = d.long()
+		case 21:
+			r.MaxOffPolicySteps = d.int()
+		case 22:
+			r.Policy = d.string()
+		}
+	}
 }
 
 // ToolCall is a call the policy made.
@@ -864,18 +1191,23 @@ type ToolCall struct {
 	Arguments string `avro:"arguments"`
 }
 
-func (r *ToolCall) native() map[string]any {
-	return map[string]any{
-		"id":        r.ID,
-		"name":      r.Name,
-		"arguments": r.Arguments,
-	}
+func (r *ToolCall) write(w *writer) {
+	w.string(r.ID)
+	w.string(r.Name)
+	w.string(r.Arguments)
 }
 
-func (r *ToolCall) fromNative(m map[string]any) {
-	r.ID = asString(m["id"])
-	r.Name = asString(m["name"])
-	r.Arguments = asString(m["arguments"])
+func (r *ToolCall) read(d *reader) {
+	for _, field := range d.shape[recordToolCall] {
+		switch field {
+		case 0:
+			r.ID = d.string()
+		case 1:
+			r.Name = d.string()
+		case 2:
+			r.Arguments = d.string()
+		}
+	}
 }
 
 // VersionRun says which policy version made the tokens from an offset on.
@@ -885,16 +1217,20 @@ type VersionRun struct {
 	Version int64 `avro:"version"`
 }
 
-func (r *VersionRun) native() map[string]any {
-	return map[string]any{
-		"offset":  r.Offset,
-		"version": r.Version,
-	}
+func (r *VersionRun) write(w *writer) {
+	w.int(r.Offset, "offset")
+	w.long(r.Version)
 }
 
-func (r *VersionRun) fromNative(m map[string]any) {
-	r.Offset = asInt(m["offset"])
-	r.Version = asLong(m["version"])
+func (r *VersionRun) read(d *reader) {
+	for _, field := range d.shape[recordVersionRun] {
+		switch field {
+		case 0:
+			r.Offset = d.int()
+		case 1:
+			r.Version = d.long()
+		}
+	}
 }
 
 // Image is a picture of a message; a policy that reads only text was shown the alt text in its place, which is in the content.
@@ -909,20 +1245,26 @@ type Image struct {
 	SHA256 string `avro:"sha256"`
 }
 
-func (r *Image) native() map[string]any {
-	return map[string]any{
-		"mime":   r.Mime,
-		"alt":    r.Alt,
-		"data":   nonNil(r.Data),
-		"sha256": r.SHA256,
-	}
+func (r *Image) write(w *writer) {
+	w.string(r.Mime)
+	w.string(r.Alt)
+	w.bytes(r.Data)
+	w.string(r.SHA256)
 }
 
-func (r *Image) fromNative(m map[string]any) {
-	r.Mime = asString(m["mime"])
-	r.Alt = asString(m["alt"])
-	r.Data = asBytes(m["data"])
-	r.SHA256 = asString(m["sha256"])
+func (r *Image) read(d *reader) {
+	for _, field := range d.shape[recordImage] {
+		switch field {
+		case 0:
+			r.Mime = d.string()
+		case 1:
+			r.Alt = d.string()
+		case 2:
+			r.Data = d.bytes()
+		case 3:
+			r.SHA256 = d.string()
+		}
+	}
 }
 
 func (r *Image) tensors(path string, visit func(path string, data *[]byte)) {
@@ -969,50 +1311,85 @@ type Node struct {
 	Images []Image `avro:"images"`
 }
 
-func (r *Node) native() map[string]any {
-	return map[string]any{
-		"parent":        r.Parent,
-		"role":          r.Role,
-		"content":       r.Content,
-		"tool_calls":    listOf(r.ToolCalls, func(v *ToolCall) any { return v.native() }),
-		"tool_call_id":  r.ToolCallID,
-		"token_ids":     nonNil(r.TokenIDs),
-		"mask":          nonNil(r.Mask),
-		"logprobs":      nonNil(r.Logprobs),
-		"token_rewards": nonNil(r.TokenRewards),
-		"ref_logprobs":  nonNil(r.RefLogprobs),
-		"ref_model":     r.RefModel,
-		"temperature":   r.Temperature,
-		"versions":      listOf(r.Versions, func(v *VersionRun) any { return v.native() }),
-		"body_from":     r.BodyFrom,
-		"body_to":       r.BodyTo,
-		"agent":         r.Agent,
-		"reward":        optionOf("double", r.Reward, func(v *float64) any { return *v }),
-		"reasoning":     r.Reasoning,
-		"images":        listOf(r.Images, func(v *Image) any { return v.native() }),
+func (r *Node) write(w *writer) {
+	w.int(r.Parent, "parent")
+	w.string(r.Role)
+	w.string(r.Content)
+	for i := range r.ToolCalls {
+		w.block(i, len(r.ToolCalls))
+		r.ToolCalls[i].write(w)
 	}
+	w.end()
+	w.string(r.ToolCallID)
+	w.bytes(r.TokenIDs)
+	w.bytes(r.Mask)
+	w.bytes(r.Logprobs)
+	w.bytes(r.TokenRewards)
+	w.bytes(r.RefLogprobs)
+	w.string(r.RefModel)
+	w.double(r.Temperature)
+	for i := range r.Versions {
+		w.block(i, len(r.Versions))
+		r.Versions[i].write(w)
+	}
+	w.end()
+	w.int(r.BodyFrom, "body_from")
+	w.int(r.BodyTo, "body_to")
+	w.string(r.Agent)
+	if w.option(r.Reward != nil) {
+		w.double(*r.Reward)
+	}
+	w.string(r.Reasoning)
+	for i := range r.Images {
+		w.block(i, len(r.Images))
+		r.Images[i].write(w)
+	}
+	w.end()
 }
 
-func (r *Node) fromNative(m map[string]any) {
-	r.Parent = asInt(m["parent"])
-	r.Role = asString(m["role"])
-	r.Content = asString(m["content"])
-	r.ToolCalls = toList(m["tool_calls"], func(v *ToolCall, n any) { v.fromNative(asRecord(n)) })
-	r.ToolCallID = asString(m["tool_call_id"])
-	r.TokenIDs = asBytes(m["token_ids"])
-	r.Mask = asBytes(m["mask"])
-	r.Logprobs = asBytes(m["logprobs"])
-	r.TokenRewards = asBytes(m["token_rewards"])
-	r.RefLogprobs = asBytes(m["ref_logprobs"])
-	r.RefModel = asString(m["ref_model"])
-	r.Temperature = asDouble(m["temperature"])
-	r.Versions = toList(m["versions"], func(v *VersionRun, n any) { v.fromNative(asRecord(n)) })
-	r.BodyFrom = asInt(m["body_from"])
-	r.BodyTo = asInt(m["body_to"])
-	r.Agent = asString(m["agent"])
-	r.Reward = toOption(m["reward"], func(v *float64, n any) { *v = asDouble(n) })
-	r.Reasoning = asString(m["reasoning"])
-	r.Images = toList(m["images"], func(v *Image, n any) { v.fromNative(asRecord(n)) })
+func (r *Node) read(d *reader) {
+	for _, field := range d.shape[recordNode] {
+		switch field {
+		case 0:
+			r.Parent = d.int()
+		case 1:
+			r.Role = d.string()
+		case 2:
+			r.Content = d.string()
+		case 3:
+			r.ToolCalls = readList(d, len(d.shape[recordToolCall]), (*ToolCall).read)
+		case 4:
+			r.ToolCallID = d.string()
+		case 5:
+			r.TokenIDs = d.bytes()
+		case 6:
+			r.Mask = d.bytes()
+		case 7:
+			r.Logprobs = d.bytes()
+		case 8:
+			r.TokenRewards = d.bytes()
+		case 9:
+			r.RefLogprobs = d.bytes()
+		case 10:
+			r.RefModel = d.string()
+		case 11:
+			r.Temperature = d.double()
+		case 12:
+			r.Versions = readList(d, len(d.shape[recordVersionRun]), (*VersionRun).read)
+		case 13:
+			r.BodyFrom = d.int()
+		case 14:
+			r.BodyTo = d.int()
+		case 15:
+			r.Agent = d.string()
+		case 16:
+			r.Reward = readOption(d, func(v *float64, d *reader) { *v = d.double() })
+		case 17:
+			r.Reasoning = d.string()
+		case 18:
+			r.Images = readList(d, len(d.shape[recordImage]), (*Image).read)
+		}
+	}
 }
 
 func (r *Node) tensors(path string, visit func(path string, data *[]byte)) {
@@ -1034,18 +1411,23 @@ type TraceError struct {
 	Traceback string `avro:"traceback"`
 }
 
-func (r *TraceError) native() map[string]any {
-	return map[string]any{
-		"type":      r.Type,
-		"message":   r.Message,
-		"traceback": r.Traceback,
-	}
+func (r *TraceError) write(w *writer) {
+	w.string(r.Type)
+	w.string(r.Message)
+	w.string(r.Traceback)
 }
 
-func (r *TraceError) fromNative(m map[string]any) {
-	r.Type = asString(m["type"])
-	r.Message = asString(m["message"])
-	r.Traceback = asString(m["traceback"])
+func (r *TraceError) read(d *reader) {
+	for _, field := range d.shape[recordTraceError] {
+		switch field {
+		case 0:
+			r.Type = d.string()
+		case 1:
+			r.Message = d.string()
+		case 2:
+			r.Traceback = d.string()
+		}
+	}
 }
 
 // Timing holds durations in milliseconds.
@@ -1059,22 +1441,29 @@ type Timing struct {
 	TeardownMs float64 `avro:"teardown_ms"`
 }
 
-func (r *Timing) native() map[string]any {
-	return map[string]any{
-		"setup_ms":       r.SetupMs,
-		"generation_ms":  r.GenerationMs,
-		"environment_ms": r.EnvironmentMs,
-		"scoring_ms":     r.ScoringMs,
-		"teardown_ms":    r.TeardownMs,
-	}
+func (r *Timing) write(w *writer) {
+	w.double(r.SetupMs)
+	w.double(r.GenerationMs)
+	w.double(r.EnvironmentMs)
+	w.double(r.ScoringMs)
+	w.double(r.TeardownMs)
 }
 
-func (r *Timing) fromNative(m map[string]any) {
-	r.SetupMs = asDouble(m["setup_ms"])
-	r.GenerationMs = asDouble(m["generation_ms"])
-	r.EnvironmentMs = asDouble(m["environment_ms"])
-	r.ScoringMs = asDouble(m["scoring_ms"])
-	r.TeardownMs = asDouble(m["teardown_ms"])
+func (r *Timing) read(d *reader) {
+	for _, field := range d.shape[recordTiming] {
+		switch field {
+		case 0:
+			r.SetupMs = d.double()
+		case 1:
+			r.GenerationMs = d.double()
+		case 2:
+			r.EnvironmentMs = d.double()
+		case 3:
+			r.ScoringMs = d.double()
+		case 4:
+			r.TeardownMs = d.double()
+		}
+	}
 }
 
 // Trace is the record of one rollout: its message graph with tokens, its rewards, and how it ended.
@@ -1135,80 +1524,150 @@ type Trace struct {
 	Info string `avro:"info"`
 }
 
-func (r *Trace) native() map[string]any {
-	return map[string]any{
-		"env":            r.Env,
-		"env_version":    r.EnvVersion,
-		"eval":           r.Eval,
-		"group_id":       r.GroupID,
-		"group_size":     r.GroupSize,
-		"rollout_index":  r.RolloutIndex,
-		"attempt":        r.Attempt,
-		"group_run":      r.GroupRun,
-		"split":          r.Split,
-		"task_index":     r.TaskIndex,
-		"task":           r.Task,
-		"group_seed":     r.GroupSeed,
-		"seed":           r.Seed,
-		"pin_version":    optionOf("long", r.PinVersion, func(v *int64) any { return *v }),
-		"step":           r.Step,
-		"wave":           r.Wave,
-		"wave_first":     r.WaveFirst,
-		"wave_last":      r.WaveLast,
-		"nodes":          listOf(r.Nodes, func(v *Node) any { return v.native() }),
-		"rewards":        mapOf(r.Rewards, func(v **float64) any { return optionOf("double", *v, func(v *float64) any { return *v }) }),
-		"reward":         optionOf("double", r.Reward, func(v *float64) any { return *v }),
-		"metrics":        mapOf(r.Metrics, func(v *float64) any { return *v }),
-		"errors":         listOf(r.Errors, func(v *TraceError) any { return v.native() }),
-		"timing":         r.Timing.native(),
-		"stop_reason":    r.StopReason,
-		"truncated":      r.Truncated,
-		"policy_start":   optionOf("long", r.PolicyStart, func(v *int64) any { return *v }),
-		"policy_end":     optionOf("long", r.PolicyEnd, func(v *int64) any { return *v }),
-		"model":          r.Model,
-		"instance":       r.Instance,
-		"blobs":          listOf(r.Blobs, func(v *BlobRef) any { return v.native() }),
-		"policy":         r.Policy,
-		"scorer_version": r.ScorerVersion,
-		"info":           r.Info,
+func (r *Trace) write(w *writer) {
+	w.string(r.Env)
+	w.string(r.EnvVersion)
+	w.string(r.Eval)
+	w.long(r.GroupID)
+	w.int(r.GroupSize, "group_size")
+	w.int(r.RolloutIndex, "rollout_index")
+	w.int(r.Attempt, "attempt")
+	w.string(r.GroupRun)
+	w.string(r.Split)
+	w.long(r.TaskIndex)
+	w.string(r.Task)
+	w.long(r.GroupSeed)
+	w.long(r.Seed)
+	if w.option(r.PinVersion != nil) {
+		w.long(*r.PinVersion)
 	}
+	w.long(r.Step)
+	w.int(r.Wave, "wave")
+	w.long(r.WaveFirst)
+	w.long(r.WaveLast)
+	for i := range r.Nodes {
+		w.block(i, len(r.Nodes))
+		r.Nodes[i].write(w)
+	}
+	w.end()
+	for i, key := range sorted(w, r.Rewards) {
+		w.block(i, len(r.Rewards))
+		w.string(key)
+		value := r.Rewards[key]
+		if w.option(value != nil) {
+			w.double(*value)
+		}
+	}
+	w.end()
+	if w.option(r.Reward != nil) {
+		w.double(*r.Reward)
+	}
+	for i, key := range sorted(w, r.Metrics) {
+		w.block(i, len(r.Metrics))
+		w.string(key)
+		value := r.Metrics[key]
+		w.double(value)
+	}
+	w.end()
+	for i := range r.Errors {
+		w.block(i, len(r.Errors))
+		r.Errors[i].write(w)
+	}
+	w.end()
+	r.Timing.write(w)
+	w.string(r.StopReason)
+	w.boolean(r.Truncated)
+	if w.option(r.PolicyStart != nil) {
+		w.long(*r.PolicyStart)
+	}
+	if w.option(r.PolicyEnd != nil) {
+		w.long(*r.PolicyEnd)
+	}
+	w.string(r.Model)
+	w.string(r.Instance)
+	for i := range r.Blobs {
+		w.block(i, len(r.Blobs))
+		r.Blobs[i].write(w)
+	}
+	w.end()
+	w.string(r.Policy)
+	w.string(r.ScorerVersion)
+	w.string(r.Info)
 }
 
-func (r *Trace) fromNative(m map[string]any) {
-	r.Env = asString(m["env"])
-	r.EnvVersion = asString(m["env_version"])
-	r.Eval = asString(m["eval"])
-	r.GroupID = asLong(m["group_id"])
-	r.GroupSize = asInt(m["group_size"])
-	r.RolloutIndex = asInt(m["rollout_index"])
-	r.Attempt = asInt(m["attempt"])
-	r.GroupRun = asString(m["group_run"])
-	r.Split = asString(m["split"])
-	r.TaskIndex = asLong(m["task_index"])
-	r.Task = asString(m["task"])
-	r.GroupSeed = asLong(m["group_seed"])
-	r.Seed = asLong(m["seed"])
-	r.PinVersion = toOption(m["pin_version"], func(v *int64, n any) { *v = asLong(n) })
-	r.Step = asLong(m["step"])
-	r.Wave = asInt(m["wave"])
-	r.WaveFirst = asLong(m["wave_first"])
-	r.WaveLast = asLong(m["wave_last"])
-	r.Nodes = toList(m["nodes"], func(v *Node, n any) { v.fromNative(asRecord(n)) })
-	r.Rewards = toMap(m["rewards"], func(v **float64, n any) { *v = toOption(n, func(v *float64, n any) { *v = asDouble(n) }) })
-	r.Reward = toOption(m["reward"], func(v *float64, n any) { *v = asDouble(n) })
-	r.Metrics = toMap(m["metrics"], func(v *float64, n any) { *v = asDouble(n) })
-	r.Errors = toList(m["errors"], func(v *TraceError, n any) { v.fromNative(asRecord(n)) })
-	r.Timing.fromNative(asRecord(m["timing"]))
-	r.StopReason = asString(m["stop_reason"])
-	r.Truncated = asBool(m["truncated"])
-	r.PolicyStart = toOption(m["policy_start"], func(v *int64, n any) { *v = asLong(n) })
-	r.PolicyEnd = toOption(m["policy_end"], func(v *int64, n any) { *v = asLong(n) })
-	r.Model = asString(m["model"])
-	r.Instance = asString(m["instance"])
-	r.Blobs = toList(m["blobs"], func(v *BlobRef, n any) { v.fromNative(asRecord(n)) })
-	r.Policy = asString(m["policy"])
-	r.ScorerVersion = asString(m["scorer_version"])
-	r.Info = asString(m["info"])
+func (r *Trace) read(d *reader) {
+	for _, field := range d.shape[recordTrace] {
+		switch field {
+		case 0:
+			r.Env = d.string()
+		case 1:
+			r.EnvVersion = d.string()
+		case 2:
+			r.Eval = d.string()
+		case 3:
+			r.GroupID = d.long()
+		case 4:
+			r.GroupSize = d.int()
+		case 5:
+			r.RolloutIndex = d.int()
+		case 6:
+			r.Attempt = d.int()
+		case 7:
+			r.GroupRun = d.string()
+		case 8:
+			r.Split = d.string()
+		case 9:
+			r.TaskIndex = d.long()
+		case 10:
+			r.Task = d.string()
+		case 11:
+			r.GroupSeed = d.long()
+		case 12:
+			r.Seed = d.long()
+		case 13:
+			r.PinVersion = readOption(d, func(v *int64, d *reader) { *v = d.long() })
+		case 14:
+			r.Step = d.long()
+		case 15:
+			r.Wave = d.int()
+		case 16:
+			r.WaveFirst = d.long()
+		case 17:
+			r.WaveLast = d.long()
+		case 18:
+			r.Nodes = readList(d, len(d.shape[recordNode]), (*Node).read)
+		case 19:
+			r.Rewards = readMap(d, func(v **float64, d *reader) { *v = readOption(d, func(v *float64, d *reader) { *v = d.double() }) })
+		case 20:
+			r.Reward = readOption(d, func(v *float64, d *reader) { *v = d.double() })
+		case 21:
+			r.Metrics = readMap(d, func(v *float64, d *reader) { *v = d.double() })
+		case 22:
+			r.Errors = readList(d, len(d.shape[recordTraceError]), (*TraceError).read)
+		case 23:
+			r.Timing.read(d)
+		case 24:
+			r.StopReason = d.string()
+		case 25:
+			r.Truncated = d.boolean()
+		case 26:
+			r.PolicyStart = readOption(d, func(v *int64, d *reader) { *v = d.long() })
+		case 27:
+			r.PolicyEnd = readOption(d, func(v *int64, d *reader) { *v = d.long() })
+		case 28:
+			r.Model = d.string()
+		case 29:
+			r.Instance = d.string()
+		case 30:
+			r.Blobs = readList(d, len(d.shape[recordBlobRef]), (*BlobRef).read)
+		case 31:
+			r.Policy = d.string()
+		case 32:
+			r.ScorerVersion = d.string()
+		case 33:
+			r.Info = d.string()
+		}
+	}
 }
 
 func (r *Trace) tensors(path string, visit func(path string, data *[]byte)) {

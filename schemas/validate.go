@@ -6,56 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
 )
-
-// lengths checks tensors against each other, counting those that a claim check moved to the blob store.
-type lengths map[string]int64
-
-func lengthsOf(blobs []BlobRef) lengths {
-	l := lengths{}
-	for _, b := range blobs {
-		l[b.Path] = b.Bytes
-	}
-	return l
-}
-
-// elements is the number of elements of width bytes in a tensor.
-func (l lengths) elements(path string, data []byte, width int64) (int64, error) {
-	n := int64(len(data))
-	if n == 0 {
-		n = l[path]
-	}
-	if n < 0 || n%width != 0 {
-		return 0, fmt.Errorf("%s: %d bytes are no multiple of %d", path, n, width)
-	}
-	return n / width, nil
-}
-
-// A tensor is one field of a group of tensors of equal length.
-type tensor struct {
-	name     string
-	data     []byte
-	width    int64
-	optional bool // may be empty
-}
-
-// equal checks that the tensors have as many elements as the first.
-func (l lengths) equal(prefix string, tensors ...tensor) (int64, error) {
-	want := int64(0)
-	for i, t := range tensors {
-		n, err := l.elements(prefix+t.name, t.data, t.width)
-		if err != nil {
-			return 0, err
-		}
-		if i == 0 {
-			want = n
-		} else if n != want && (n != 0 || !t.optional) {
-			return 0, fmt.Errorf("%s%s has %d elements, %s has %d", prefix, t.name, n, tensors[0].name, want)
-		}
-	}
-	return want, nil
-}
 
 // Validate checks that the message graph is a forest and that its tensors agree.
 func (r *Trace) Validate() error {
@@ -71,18 +22,18 @@ func (r *Trace) Validate() error {
 		if n.Parent < -1 || n.Parent >= i {
 			return fmt.Errorf("nodes.%d: parent %d is not an earlier node", i, n.Parent)
 		}
-		count, err := l.equal("nodes."+strconv.Itoa(i)+".",
+		at := place{"nodes", i}
+		count, err := l.equal(at,
 			tensor{"token_ids", n.TokenIDs, 4, false}, tensor{"mask", n.Mask, 1, false}, tensor{"logprobs", n.Logprobs, 4, false},
 			tensor{"token_rewards", n.TokenRewards, 4, true}, tensor{"ref_logprobs", n.RefLogprobs, 4, true})
 		if err != nil {
 			return err
 		}
-		prefix := "nodes." + strconv.Itoa(i) + "."
-		if err := errors.Join(zeroOrOne(prefix+"mask", n.Mask), finite(prefix+"logprobs", n.Logprobs),
-			finite(prefix+"token_rewards", n.TokenRewards), finite(prefix+"ref_logprobs", n.RefLogprobs)); err != nil {
+		if err := errors.Join(zeroOrOne(at, "mask", n.Mask), finite(at, "logprobs", n.Logprobs),
+			finite(at, "token_rewards", n.TokenRewards), finite(at, "ref_logprobs", n.RefLogprobs)); err != nil {
 			return err
 		}
-		if err := l.images(prefix, n.Images); err != nil {
+		if err := l.images(at, n.Images); err != nil {
 			return err
 		}
 		if n.Reward != nil && !isFinite(*n.Reward) {
@@ -111,14 +62,14 @@ func (r *Trace) Validate() error {
 }
 
 // images checks that the images of a node are there, and named by what they hold.
-func (l lengths) images(prefix string, images []Image) error {
+func (l lengths) images(node place, images []Image) error {
 	for k, i := range images {
-		path := prefix + "images." + strconv.Itoa(k)
-		if n, err := l.elements(path+".data", i.Data, 1); err != nil || n == 0 {
-			return fmt.Errorf("%s: no data", path)
+		at := place{node.path("images"), k}
+		if n, err := l.elements(at, "data", i.Data, 1); err != nil || n == 0 {
+			return fmt.Errorf("%v: no data", at)
 		}
 		if sum, err := hex.DecodeString(i.SHA256); err != nil || len(sum) != sha256.Size {
-			return fmt.Errorf("%s: %q is no SHA-256", path, i.SHA256)
+			return fmt.Errorf("%v: %q is no SHA-256", at, i.SHA256)
 		}
 	}
 	return nil
@@ -135,8 +86,8 @@ func (r *SampleGroup) Validate() error {
 	l := lengthsOf(r.Blobs)
 	for i := range r.Samples {
 		s := &r.Samples[i]
-		prefix := "samples." + strconv.Itoa(i) + "."
-		n, err := l.equal(prefix,
+		at := place{"samples", i}
+		n, err := l.equal(at,
 			tensor{"token_ids", s.TokenIDs, 4, false}, tensor{"mask", s.Mask, 1, false}, tensor{"logprobs", s.Logprobs, 4, false},
 			tensor{"advantages", s.Advantages, 4, false}, tensor{"temperatures", s.Temperatures, 4, false},
 			tensor{"ce_weights", s.CeWeights, 4, true}, tensor{"ref_kl_weights", s.RefKlWeights, 4, true}, tensor{"ref_logprobs", s.RefLogprobs, 4, true})
@@ -144,12 +95,12 @@ func (r *SampleGroup) Validate() error {
 			return err
 		}
 		if n == 0 {
-			return fmt.Errorf("%stoken_ids is empty", prefix)
+			return fmt.Errorf("%s is empty", at.path("token_ids"))
 		}
-		if err := trainable(prefix, s.Mask, s.Logprobs, s.Advantages, s.Temperatures, s.CeWeights, s.RefKlWeights, s.RefLogprobs); err != nil {
+		if err := trainable(at, s.Mask, s.Logprobs, s.Advantages, s.Temperatures, s.CeWeights, s.RefKlWeights, s.RefLogprobs); err != nil {
 			return err
 		}
-		if err := l.taught(prefix, s.RefKlWeights, s.RefLogprobs); err != nil {
+		if err := l.taught(at, s.RefKlWeights, s.RefLogprobs); err != nil {
 			return err
 		}
 	}
@@ -162,14 +113,14 @@ func (r *MicroBatch) Validate() error {
 		return fmt.Errorf("step %d, rank %d of %d, micro-batch %d of %d", r.Step, r.Rank, r.Ranks, r.Index, r.Count)
 	}
 	l := lengthsOf(r.Blobs)
-	n, err := l.equal("",
+	n, err := l.equal(place{},
 		tensor{"token_ids", r.TokenIDs, 4, false}, tensor{"mask", r.Mask, 1, false}, tensor{"logprobs", r.Logprobs, 4, false},
 		tensor{"advantages", r.Advantages, 4, false}, tensor{"temperatures", r.Temperatures, 4, false},
 		tensor{"ce_weights", r.CeWeights, 4, true}, tensor{"ref_kl_weights", r.RefKlWeights, 4, true}, tensor{"ref_logprobs", r.RefLogprobs, 4, true})
 	if err != nil {
 		return err
 	}
-	seqs, err := l.elements("seq_lens", r.SeqLens, 4)
+	seqs, err := l.elements(place{}, "seq_lens", r.SeqLens, 4)
 	if err != nil {
 		return err
 	}
@@ -186,10 +137,10 @@ func (r *MicroBatch) Validate() error {
 	if len(r.SeqLens) > 0 && sum != n {
 		return fmt.Errorf("seq_lens sum to %d, there are %d tokens", sum, n)
 	}
-	if err := l.taught("", r.RefKlWeights, r.RefLogprobs); err != nil {
+	if err := l.taught(place{}, r.RefKlWeights, r.RefLogprobs); err != nil {
 		return err
 	}
-	return trainable("", r.Mask, r.Logprobs, r.Advantages, r.Temperatures, r.CeWeights, r.RefKlWeights, r.RefLogprobs)
+	return trainable(place{}, r.Mask, r.Logprobs, r.Advantages, r.Temperatures, r.CeWeights, r.RefKlWeights, r.RefLogprobs)
 }
 
 // Validate checks the record's coordinates.
@@ -263,42 +214,38 @@ func (r *MetricPoint) Validate() error {
 func isFinite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
 
 // trainable checks the values a loss is made of.
-func trainable(prefix string, mask Uint8s, logprobs, advantages, temperatures, ce, refKL, ref Float32s) error {
-	return errors.Join(zeroOrOne(prefix+"mask", mask), finite(prefix+"logprobs", logprobs), finite(prefix+"advantages", advantages),
-		finite(prefix+"temperatures", temperatures), finite(prefix+"ce_weights", ce), finite(prefix+"ref_kl_weights", refKL),
-		finite(prefix+"ref_logprobs", ref))
+func trainable(at place, mask Uint8s, logprobs, advantages, temperatures, ce, refKL, ref Float32s) error {
+	return errors.Join(zeroOrOne(at, "mask", mask), finite(at, "logprobs", logprobs), finite(at, "advantages", advantages),
+		finite(at, "temperatures", temperatures), finite(at, "ce_weights", ce), finite(at, "ref_kl_weights", refKL),
+		finite(at, "ref_logprobs", ref))
 }
 
 // taught checks that a teacher's log-probabilities are there where they are weighed, and nowhere else.
-func (l lengths) taught(prefix string, weights, ref Float32s) error {
-	w, err := l.elements(prefix+"ref_kl_weights", weights, 4)
+func (l lengths) taught(at place, weights, ref Float32s) error {
+	w, err := l.elements(at, "ref_kl_weights", weights, 4)
 	if err != nil {
 		return err
 	}
-	n, err := l.elements(prefix+"ref_logprobs", ref, 4)
+	n, err := l.elements(at, "ref_logprobs", ref, 4)
 	if err != nil {
 		return err
 	}
 	if (w > 0) != (n > 0) {
-		return fmt.Errorf("%sref_kl_weights has %d elements, %sref_logprobs has %d", prefix, w, prefix, n)
+		return fmt.Errorf("%s has %d elements, %s has %d", at.path("ref_kl_weights"), w, at.path("ref_logprobs"), n)
 	}
 	return nil
 }
 
-func zeroOrOne(path string, mask Uint8s) error {
-	for i, v := range mask {
-		if v > 1 {
-			return fmt.Errorf("%s: element %d is %d, neither 0 nor 1", path, i, v)
-		}
+func zeroOrOne(at place, field string, mask Uint8s) error {
+	if i := mask.NotBit(); i >= 0 {
+		return fmt.Errorf("%s: element %d is %d, neither 0 nor 1", at.path(field), i, mask[i])
 	}
 	return nil
 }
 
-func finite(path string, t Float32s) error {
-	for i := range t.Len() {
-		if v := float64(t.At(i)); !isFinite(v) {
-			return fmt.Errorf("%s: element %d is %v", path, i, v)
-		}
+func finite(at place, field string, t Float32s) error {
+	if i := t.NotFinite(); i >= 0 {
+		return fmt.Errorf("%s: element %d is %v", at.path(field), i, t.At(i))
 	}
 	return nil
 }

@@ -1,6 +1,8 @@
 package stages
 
 import (
+	"bytes"
+	"compress/flate"
 	"context"
 	"errors"
 	"fmt"
@@ -27,7 +29,7 @@ import (
 	"github.com/prl-project/prl/stages/ui"
 )
 
-// An old run has a history of many decided groups and nothing in flight.
+// An old run has a history of many decided groups, and some that are in flight.
 type oldRun struct {
 	testing.TB
 	cfg   *Config
@@ -35,27 +37,42 @@ type oldRun struct {
 	cl    *kgo.Client
 	app   *App // of the last stage that was started
 
-	groups, versions int64
-	next             map[string]int64 // offset behind the last record of each topic's partition 0
-	buffer           []*kgo.Record
-	zero             *schemas.PolicyVersion
-	read             atomic.Int64  // records the stage has fetched
-	tasks            atomic.Int64  // of these, tasks
-	age              time.Duration // of the records that are written
+	emitting, scoring, packing pipeline.Core
+	now                        time.Time // of the emitter's core
+
+	groups   int64                     // decided
+	newest   *schemas.PolicyVersion    // of the versions
+	next     map[string]int64          // offset behind the last record of each topic's partition 0
+	open     map[string]map[int64]bool // offsets of each topic that its reader has not finished
+	kept     map[string]string         // metadata of each topic's newest commit
+	buffer   []*kgo.Record
+	buffered int
+	zero     *schemas.PolicyVersion
+	read     atomic.Int64  // records the stage has fetched
+	bytes    atomic.Int64  // in their values
+	tasks    atomic.Int64  // of these, tasks
+	age      time.Duration // of the records that are written
 }
 
-// newOldRun lets the cores of emitter, scorer and packer decide n groups of two rollouts, 32 groups a step, and writes all
-// that they and the others would have: every topic, the state records, the groups' commits.
-func newOldRun(t testing.TB, n int64) *oldRun {
+// A flight is what is in flight: groups of which the scorer waits for the second rollout, whose task the environment server
+// has, groups that the packer holds until its step is full, and how long a rollout is.
+type flight struct {
+	scoring, packing int64
+	nodes, tokens    int
+}
+
+// newOldRun lets the cores of emitter, scorer and packer decide n groups of two rollouts, 32 groups a step, then puts others
+// in flight, and writes all that they and the others would have: every topic, the state records, the groups' commits.
+func newOldRun(t testing.TB, n int64, f flight) *oldRun {
 	t.Helper()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(cluster.Close)
-	o := &oldRun{TB: t, addrs: cluster.ListenAddrs(), next: map[string]int64{}}
+	o := &oldRun{TB: t, addrs: cluster.ListenAddrs(), next: map[string]int64{}, open: map[string]map[int64]bool{}, kept: map[string]string{}, now: time.UnixMilli(1_700_000_000_000)}
 	o.cfg = DefaultConfig()
-	sets := []string{"dir=" + t.TempDir(), "run.name=old", "run.max_steps=1000000", "run.max_async_level=1", "run.max_off_policy_steps=2", "run.batch_size=64",
+	sets := []string{"dir=" + t.TempDir(), "run.name=old", "run.max_steps=1000000", "run.seq_len=4096", "run.max_async_level=1", "run.max_off_policy_steps=2", "run.batch_size=64",
 		"run.trace_partitions=1", "run.task_partitions=1", "envs.catch.group_size=2", "emitter.permits=128", "inference.listen=localhost:0", "ui.listen=localhost:0", "trainer.learner=null", "sink.max_age=10ms"}
 	if err := pipeline.LoadConfig("../configs/ordered.toml", nil, sets, o.cfg); err != nil {
 		t.Fatal(err)
@@ -71,8 +88,9 @@ func newOldRun(t testing.TB, n int64) *oldRun {
 	o.zero = o.versionZero(app)
 	o.age = time.Hour
 	o.decide(n)
-	o.flush()
 	o.age = 0
+	o.fly(f)
+	o.flush()
 	return o
 }
 
@@ -92,6 +110,7 @@ func (o *oldRun) newApp(instance string) *App {
 func (o *oldRun) OnFetchRecordUnbuffered(r *kgo.Record, polled bool) {
 	if polled {
 		o.read.Add(1)
+		o.bytes.Add(int64(len(r.Value)))
 		if strings.HasSuffix(r.Topic, pipeline.TopicTasks("catch")) {
 			o.tasks.Add(1)
 		}
@@ -124,7 +143,8 @@ func (o *oldRun) emit(topic string, v schemas.Record) int64 {
 		o.Fatal(err)
 	}
 	r.Timestamp = time.Now().Add(-o.age)
-	if o.buffer = append(o.buffer, r); len(o.buffer) >= 5000 {
+	o.buffer, o.buffered = append(o.buffer, r), o.buffered+len(r.Value)
+	if len(o.buffer) >= 5000 || o.buffered > 16<<20 {
 		o.flush()
 	}
 	if topic == pipeline.TopicState {
@@ -144,7 +164,7 @@ func (o *oldRun) flush() {
 	if err := o.cl.ProduceSync(o.Context(), o.buffer...).FirstErr(); err != nil {
 		o.Fatal(err)
 	}
-	o.buffer = nil
+	o.buffer, o.buffered = o.buffer[:0], 0
 }
 
 func (o *oldRun) publish(version int64) *schemas.PolicyVersion {
@@ -155,100 +175,177 @@ func (o *oldRun) publish(version int64) *schemas.PolicyVersion {
 		v.Checkpoint = nil
 	}
 	o.emit(pipeline.TopicPolicies, &v)
-	o.versions = version + 1
+	o.newest = &v
 	return &v
+}
+
+// build makes the cores, from what those before have left.
+func (o *oldRun) build() {
+	o.Helper()
+	core := func(c *pipeline.Core, factory func(int32, []byte) (pipeline.Core, error), err error) {
+		var state []byte
+		if err == nil && *c != nil {
+			state, err = (*c).State()
+		}
+		if err == nil {
+			*c, err = factory(0, state)
+		}
+		if err != nil {
+			o.Fatal(err)
+		}
+	}
+	emit, err := emitter.New(o.cfg.Run, o.cfg.Emitter, o.cfg.Envs)
+	core(&o.emitting, emit, err)
+	core(&o.scoring, scorer.New(o.cfg.Run, o.cfg.Scorer, o.cfg.Emitter.MaxAttempts), nil)
+	core(&o.packing, packer.New(o.cfg.Run, o.cfg.Packer), nil)
+}
+
+// table tells the emitter.
+func (o *oldRun) table(topic string, v schemas.Record) {
+	o.Helper()
+	if err := o.emitting.(pipeline.TableReader).Table(pipeline.Record{Ref: pipeline.Ref{Topic: topic}, Value: v}); err != nil {
+		o.Fatal(err)
+	}
+}
+
+var theEnv = &schemas.EnvInfo{Env: "catch", Version: "1", TrainTasks: 100, EvalTasks: 100}
+
+// tick lets the emitter ask for what it has permits for, and writes the tasks.
+func (o *oldRun) tick() (tasks []*schemas.Task) {
+	o.Helper()
+	var out pipeline.Out
+	o.now = o.now.Add(100 * time.Millisecond)
+	o.table(pipeline.TopicEnvs, theEnv) // its server lives
+	if err := o.emitting.(pipeline.Ticker).Tick(o.now, &out); err != nil {
+		o.Fatal(err)
+	}
+	for _, e := range out.Emitted {
+		o.notFinished(e.Topic, o.emit(e.Topic, e.Value))
+		tasks = append(tasks, e.Value.(*schemas.Task))
+	}
+	return tasks
+}
+
+func (o *oldRun) notFinished(topic string, at int64) {
+	if o.open[topic] == nil {
+		o.open[topic] = map[int64]bool{}
+	}
+	o.open[topic][at] = true
+}
+
+// feed writes a record and gives it to the core that reads it.
+func (o *oldRun) feed(c pipeline.Core, topic string, v schemas.Record) []pipeline.Emission {
+	o.Helper()
+	var out pipeline.Out
+	at := o.emit(topic, v)
+	o.notFinished(topic, at)
+	if err := c.Process(pipeline.Record{Ref: pipeline.Ref{Topic: topic, Offset: at}, Value: v}, &out); err != nil {
+		o.Fatal(err)
+	}
+	for _, ref := range out.Finished {
+		delete(o.open[ref.Topic], ref.Offset)
+	}
+	return out.Emitted
+}
+
+// finish writes the trace of a task and lets it go its way.
+func (o *oldRun) finish(tasks string, at int64, trace *schemas.Trace) {
+	o.Helper()
+	delete(o.open[tasks], at)
+	for _, group := range o.feed(o.scoring, pipeline.TopicTraces, trace) {
+		step := int64(0)
+		for _, packed := range o.feed(o.packing, group.Topic, group.Value) {
+			switch v := packed.Value.(type) {
+			case *schemas.GroupOutcome:
+				o.groups++
+				o.feed(o.emitting, packed.Topic, v)
+			case *schemas.MicroBatch:
+				o.emit(packed.Topic, v)
+				step = v.Step
+			default:
+				o.emit(packed.Topic, v)
+			}
+		}
+		if step > 0 {
+			o.table(pipeline.TopicPolicies, o.publish(step))
+		}
+	}
 }
 
 // decide runs the cores until n groups are decided.
 func (o *oldRun) decide(n int64) {
 	o.Helper()
-	core := func(factory func(int32, []byte) (pipeline.Core, error), err error) pipeline.Core {
-		if err != nil {
-			o.Fatal(err)
-		}
-		c, err := factory(0, nil)
-		if err != nil {
-			o.Fatal(err)
-		}
-		return c
-	}
-	emit := core(emitter.New(o.cfg.Run, o.cfg.Emitter, o.cfg.Envs))
-	score := core(scorer.New(o.cfg.Run, o.cfg.Scorer, o.cfg.Emitter.MaxAttempts), nil)
-	pack := core(packer.New(o.cfg.Run, o.cfg.Packer), nil)
-	unfinished := 0
-	table := func(topic string, v schemas.Record) {
-		if err := emit.(pipeline.TableReader).Table(pipeline.Record{Ref: pipeline.Ref{Topic: topic}, Value: v}); err != nil {
-			o.Fatal(err)
-		}
-	}
-	feed := func(c pipeline.Core, topic string, v schemas.Record) []pipeline.Emission {
-		var out pipeline.Out
-		at := o.emit(topic, v)
-		if err := c.Process(pipeline.Record{Ref: pipeline.Ref{Topic: topic, Offset: at}, Value: v}, &out); err != nil {
-			o.Fatal(err)
-		}
-		unfinished += 1 - len(out.Finished)
-		return out.Emitted
-	}
-	info := &schemas.EnvInfo{Env: "catch", Version: "1", TrainTasks: 100, EvalTasks: 100}
-	o.emit(pipeline.TopicEnvs, info)
-	table(pipeline.TopicEnvs, info)
-	table(pipeline.TopicPolicies, o.publish(0))
-	now := time.UnixMilli(1_700_000_000_000)
+	o.build()
+	o.emit(pipeline.TopicEnvs, theEnv)
+	o.table(pipeline.TopicEnvs, theEnv)
+	o.table(pipeline.TopicPolicies, o.publish(0))
+	tasks := pipeline.TopicTasks(theEnv.Env)
 	for o.groups < n {
-		var out pipeline.Out
-		now = now.Add(100 * time.Millisecond)
-		table(pipeline.TopicEnvs, info) // its server lives
-		if err := emit.(pipeline.Ticker).Tick(now, &out); err != nil {
-			o.Fatal(err)
+		first := o.next[tasks]
+		for i, task := range o.tick() {
+			o.finish(tasks, first+int64(i), o.trace(task, 2, 2))
 		}
-		for _, task := range out.Emitted {
-			o.emit(task.Topic, task.Value)
-			for _, group := range feed(score, pipeline.TopicTraces, o.trace(task.Value.(*schemas.Task))) {
-				step := int64(0)
-				for _, packed := range feed(pack, group.Topic, group.Value) {
-					switch v := packed.Value.(type) {
-					case *schemas.GroupOutcome:
-						o.groups++
-						feed(emit, packed.Topic, v)
-					case *schemas.MicroBatch:
-						o.emit(packed.Topic, v)
-						step = v.Step
-					default:
-						o.emit(packed.Topic, v)
-					}
-				}
-				if step > 0 {
-					table(pipeline.TopicPolicies, o.publish(step))
-				}
+	}
+	for topic, open := range o.open {
+		if len(open) > 0 {
+			o.Fatalf("%d records of %s are unfinished", len(open), topic)
+		}
+	}
+}
+
+// fly puts groups in flight, and keeps what the stages have committed then. A step takes more than they are.
+func (o *oldRun) fly(f flight) {
+	o.Helper()
+	rollouts := 2 * int(f.scoring+f.packing)
+	o.cfg.Run.BatchSize, o.cfg.Emitter.Permits = max(o.cfg.Run.BatchSize, rollouts-2), max(o.cfg.Emitter.Permits, rollouts)
+	o.build()
+	o.table(pipeline.TopicEnvs, theEnv)
+	o.table(pipeline.TopicPolicies, o.newest)
+	tasks, packed := pipeline.TopicTasks(theEnv.Env), int64(0)
+	for at := o.next[tasks]; rollouts > 0; {
+		asked := o.tick()
+		if len(asked) == 0 {
+			o.Fatalf("%d rollouts are not asked for", rollouts)
+		}
+		for _, task := range asked {
+			whole := packed < f.packing && task.GroupID%((f.scoring+f.packing)/f.packing) == 0
+			if whole || task.RolloutIndex == 0 {
+				o.finish(tasks, at, o.trace(task, f.nodes, f.tokens))
 			}
+			if whole && task.RolloutIndex == 1 {
+				packed++
+			}
+			at++
+			rollouts--
 		}
 	}
-	if unfinished != 0 {
-		o.Fatalf("%d records are unfinished", unfinished)
-	}
-	o.keep("emitter", emit, pipeline.TopicOutcomes, pipeline.TopicRequests)
-	o.keep("scorer", score, pipeline.TopicTraces)
-	o.keep("packer", pack, pipeline.TopicSamples)
-	o.keep("envserver", nil, pipeline.TopicTasks("catch"))
+	o.keep("emitter", o.emitting, pipeline.TopicOutcomes, pipeline.TopicRequests)
+	o.keep("scorer", o.scoring, pipeline.TopicTraces)
+	o.keep("packer", o.packing, pipeline.TopicSamples)
+	o.keep("envserver", nil, tasks)
 }
 
-// trace is the rollout of a task: the first of a group wins.
-func (o *oldRun) trace(t *schemas.Task) *schemas.Trace {
-	reward := float64(1 - t.RolloutIndex)
-	node := func(parent int, mask byte) schemas.Node {
-		n := schemas.Node{Parent: parent, Role: "user", TokenIDs: schemas.PackInt32s([]int32{1, 2}), Mask: []byte{mask, mask}, Logprobs: make([]byte, 8)}
-		if mask == 1 {
-			n.Role, n.Temperature, n.Versions = "assistant", 1, []schemas.VersionRun{{Version: o.versions - 1}}
-			n.Logprobs = schemas.PackFloat32s([]float32{-1, -1})
+// trace is the rollout of a task, of nodes of some tokens each: the first of a group wins.
+func (o *oldRun) trace(t *schemas.Task, nodes, tokens int) *schemas.Trace {
+	reward, version := float64(1-t.RolloutIndex), o.newest.Version
+	trace := &schemas.Trace{Env: t.Env, EnvVersion: "1", GroupID: t.GroupID, GroupSize: t.GroupSize, RolloutIndex: t.RolloutIndex, Split: t.Split, TaskIndex: t.TaskIndex,
+		Reward: &reward, PolicyStart: &version, PolicyEnd: &version}
+	ids, logprobs := make([]int32, tokens), make([]float32, tokens)
+	for i := range ids {
+		ids[i], logprobs[i] = int32(1+i), -1
+	}
+	for k := range nodes {
+		n := schemas.Node{Parent: k - 1, Role: "user", TokenIDs: schemas.PackInt32s(ids), Mask: make([]byte, tokens), Logprobs: make([]byte, 4*tokens)}
+		if k%2 == 1 {
+			n.Role, n.Temperature, n.Versions = "assistant", 1, []schemas.VersionRun{{Version: version}}
+			n.Mask, n.Logprobs = bytes.Repeat([]byte{1}, tokens), schemas.PackFloat32s(logprobs)
 		}
-		return n
+		trace.Nodes = append(trace.Nodes, n)
 	}
-	return &schemas.Trace{Env: t.Env, EnvVersion: "1", GroupID: t.GroupID, GroupSize: t.GroupSize, RolloutIndex: t.RolloutIndex, Split: t.Split, TaskIndex: t.TaskIndex,
-		Reward: &reward, PolicyStart: new(o.versions - 1), PolicyEnd: new(o.versions - 1), Nodes: []schemas.Node{node(-1, 0), node(0, 1)}}
+	return trace
 }
 
-// keep writes the state record of a stage that has finished all its inputs, and the group's commits that point at it.
+// keep writes the state records of a stage, and the group's commits that point at them.
 func (o *oldRun) keep(stage string, core pipeline.Core, topics ...string) {
 	o.Helper()
 	var state []byte
@@ -261,25 +358,53 @@ func (o *oldRun) keep(stage string, core pipeline.Core, topics ...string) {
 	group, commits := stage, kadm.Offsets{}
 	rt := pipeline.Runtime{Run: o.cfg.Run}
 	for i, topic := range topics {
-		rec := &schemas.StageState{Stage: stage, Topic: topic, Instance: "one", LowOffset: o.next[topic], NextOffset: o.next[topic]}
+		rec := &schemas.StageState{Stage: stage, Topic: topic, Instance: "one", NextOffset: o.next[topic]}
+		rec.LowOffset, rec.Unfinished = o.unfinished(topic)
 		if i == 0 {
 			rec.Core = state
 		}
 		if stage == "envserver" {
 			group, rec.Concurrency = "envserver.catch", 8
 		}
-		commits.Add(kadm.Offset{Topic: rt.TopicName(topic), At: o.next[topic], LeaderEpoch: -1, Metadata: fmt.Sprint("prl1:", o.emit(pipeline.TopicState, rec))})
+		o.kept[topic] = fmt.Sprint("prl1:", o.emit(pipeline.TopicState, rec))
+		commits.Add(kadm.Offset{Topic: rt.TopicName(topic), At: rec.LowOffset, LeaderEpoch: -1, Metadata: o.kept[topic]})
 	}
 	if err := kadm.NewClient(o.cl).CommitAllOffsets(o.Context(), rt.TopicName(group), commits); err != nil {
 		o.Fatal(err)
 	}
 }
 
+// unfinished is the low offset of a topic and the set above it, as a state record has them.
+func (o *oldRun) unfinished(topic string) (low int64, deflated []byte) {
+	o.Helper()
+	low = o.next[topic]
+	for at := range o.open[topic] {
+		low = min(low, at)
+	}
+	if low == o.next[topic] {
+		return low, nil
+	}
+	set := make([]byte, (o.next[topic]-low+7)/8)
+	for at := range o.open[topic] {
+		set[(at-low)/8] |= 1 << ((at - low) % 8)
+	}
+	var b bytes.Buffer
+	w, err := flate.NewWriter(&b, flate.DefaultCompression)
+	if err == nil {
+		_, err = w.Write(set)
+	}
+	if err = errors.Join(err, w.Close()); err != nil {
+		o.Fatal(err)
+	}
+	return low, b.Bytes()
+}
+
 // A restart is what a stage needed until it worked.
 type restart struct {
-	took time.Duration
-	read int64 // records
-	heap int64 // bytes more, the broker's buffers in this process included
+	took  time.Duration
+	read  int64 // records
+	bytes int64 // in them
+	heap  int64 // bytes more, the broker's buffers in this process included
 }
 
 // restart starts a stage and waits until it works: a stage with a core until it has committed a record that has come
@@ -288,6 +413,7 @@ func (o *oldRun) restart(stage string) restart {
 	o.Helper()
 	before := heap()
 	o.read.Store(0)
+	o.bytes.Store(0)
 	o.tasks.Store(0)
 	start := time.Now()
 	s, err := Find(stage)
@@ -295,21 +421,21 @@ func (o *oldRun) restart(stage string) restart {
 		o.Fatal(err)
 	}
 	o.app = o.newApp("one")
-	r, err := s.New(o.app, s)
+	runner, err := s.New(o.app, s)
 	if err != nil {
 		o.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(o.Context())
 	done := make(chan error, 1)
-	go func() { done <- r.Run(ctx) }()
+	go func() { done <- runner.Run(ctx) }()
 	o.await(stage, done)
-	took, read := time.Since(start), o.read.Load()
-	grown := heap() - before
+	r := restart{took: time.Since(start), read: o.read.Load(), bytes: o.bytes.Load()}
+	r.heap = heap() - before
 	cancel()
 	if err := <-done; err != nil {
 		o.Fatalf("%s: %v", stage, err)
 	}
-	return restart{took, read, grown}
+	return r
 }
 
 func heap() int64 {
@@ -319,7 +445,8 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// await gives a started stage work and waits until it is done.
+// await gives a started stage work and waits until it is done. Where older work is in flight, any commit says so: a stage has
+// nothing to commit before the new record.
 func (o *oldRun) await(stage string, done chan error) {
 	o.Helper()
 	there := func() bool { return o.app.Runtime.Health.Ready(stage) }
@@ -335,19 +462,23 @@ func (o *oldRun) await(stage string, done chan error) {
 				o.Fatal(err)
 			}
 			at, ok := offsets.Lookup(o.app.Runtime.TopicName(topic), 0)
-			return ok && at.At == want
+			if !ok || at.Metadata == o.kept[topic] || len(o.open[topic]) == 0 && at.At != want {
+				return false
+			}
+			o.kept[topic] = at.Metadata
+			return true
 		}
 	}
 	decided := &schemas.Task{Env: "catch", GroupID: 0, GroupSize: 2, Split: schemas.SplitTrain, Temperature: 1, TopP: 1, MaxTokens: 1, MaxRolloutTokens: 8, TimeoutMs: 1000}
 	switch stage {
 	case "envserver":
-		there = func() bool { // and has all tasks that the emitter's restart has put in flight
-			return o.app.Runtime.Health.Ready("envserver.catch") && o.tasks.Load() >= int64(o.cfg.Emitter.Permits)
+		there = func() bool { // and has all tasks that are in flight
+			return o.app.Runtime.Health.Ready("envserver.catch") && o.tasks.Load() >= int64(len(o.open[pipeline.TopicTasks("catch")]))
 		}
 	case "emitter":
 		committed(pipeline.TopicOutcomes, &schemas.GroupOutcome{Env: "catch", Fate: schemas.FatePacked, Step: new(int64(1))})
 	case "scorer":
-		committed(pipeline.TopicTraces, o.trace(decided))
+		committed(pipeline.TopicTraces, o.trace(decided, 2, 2))
 	case "packer":
 		committed(pipeline.TopicSamples, &schemas.SampleGroup{Env: "catch", GroupID: 0, Emitted: 2, Reason: schemas.FateFiltered})
 	case "eval":
@@ -365,7 +496,7 @@ func (o *oldRun) await(stage string, done chan error) {
 		o.flush()
 		there = func() bool { return files() > had }
 	}
-	deadline := time.After(5 * time.Minute)
+	deadline := time.After(time.Minute)
 	for !there() {
 		select {
 		case err := <-done:
@@ -394,26 +525,34 @@ func (o *oldRun) sinkAll() {
 	}
 }
 
-// TestGrowth restarts every stage of a run that is eight times as old as another: it reads no more than on the young one,
-// but for policy versions, of which it may read every one.
+// restarted are the stages that read no more at a restart than they need. Those that look on from the side read the whole
+// run, all but the page.
+func restarted() (stages []string) {
+	for _, s := range Flow {
+		if s.Name != "cleanup" && (!s.Aside || s.Name == ui.Name) {
+			stages = append(stages, s.Name)
+		}
+	}
+	return stages
+}
+
+// TestGrowth restarts every stage of a run that is eight times as old as another, with the same work in flight: it reads no
+// more than on the young one, but for policy versions, of which it may read every one.
 func TestGrowth(t *testing.T) {
 	read := map[string][2]int64{}
 	var versions [2]int64
 	for i, n := range []int64{640, 8 * 640} {
-		o := newOldRun(t, n)
-		versions[i] = o.versions
-		for _, s := range Flow {
-			if s.Name == "cleanup" || s.Aside && s.Name != ui.Name {
-				continue // it looks at the whole run
-			}
-			if s.Name == "sink" {
+		o := newOldRun(t, n, flight{scoring: 60, packing: 20, nodes: 2, tokens: 2})
+		versions[i] = o.newest.Version
+		for _, stage := range restarted() {
+			if stage == "sink" {
 				o.sinkAll()
 			}
-			r := o.restart(s.Name)
-			t.Logf("%s after %d groups: %v, %d records", s.Name, o.groups, r.took, r.read)
-			counts := read[s.Name]
+			r := o.restart(stage)
+			t.Logf("%s after %d groups: %v, %d records", stage, o.groups, r.took, r.read)
+			counts := read[stage]
 			counts[i] = r.read
-			read[s.Name] = counts
+			read[stage] = counts
 		}
 	}
 	const inFlight = 100
@@ -424,37 +563,25 @@ func TestGrowth(t *testing.T) {
 	}
 }
 
-// BenchmarkRestart measures the restart of every stage after ten thousand groups, and without -short after a hundred
-// thousand and a million.
-//
-//	go test ./stages -run '^$' -bench Restart -benchtime 1x -timeout 1h
-func BenchmarkRestart(b *testing.B) {
-	for _, n := range []int64{10_048, 100_032, 1_000_000} {
-		if n > 20_000 && testing.Short() {
-			continue
+// TestCostRestart holds the stages with a core to what a restart needs: the records they have not finished, each once, what
+// lies close between them, their state and what has come since.
+func TestCostRestart(t *testing.T) {
+	f := flight{scoring: 300, packing: 100, nodes: 2, tokens: 2}
+	o := newOldRun(t, 640, f)
+	finished := 2 * f.packing // traces of the groups that the packer holds, which lie between those that are not finished
+	for stage, most := range map[string]int64{"scorer": f.scoring + finished, "packer": f.packing} {
+		r := o.restart(stage)
+		const also = 4 // its state, that of the commit it is looked for with, and the record that it works off
+		if r.read < most/2 || r.read > most+also {
+			t.Errorf("%s reads %d records at a start; what it needs are %d", stage, r.read, most)
 		}
-		b.Run(fmt.Sprintf("groups=%d", n), func(b *testing.B) {
-			o := newOldRun(b, n)
-			for _, s := range Flow {
-				if s.Name != "cleanup" && (!s.Aside || s.Name == ui.Name) { // these look at the whole run
-					b.Run(s.Name, func(b *testing.B) { o.measure(b, s.Name) })
-				}
-			}
-		})
 	}
-}
-
-func (o *oldRun) measure(b *testing.B, stage string) {
-	defer func(run testing.TB) { o.TB = run }(o.TB)
-	o.TB = b
-	if stage == "sink" {
-		o.sinkAll()
+	// The emitter has nothing unfinished: it reads the tables and its state.
+	if r, tables := o.restart("emitter"), o.newest.Version+2; r.read > tables+8 {
+		t.Errorf("emitter reads %d records at a start; its tables have %d", r.read, tables)
 	}
-	var r restart
-	for b.Loop() {
-		r = o.restart(stage)
+	tasks := int64(len(o.open[pipeline.TopicTasks("catch")]))
+	if r := o.restart("envserver"); o.tasks.Load() > 3*tasks {
+		t.Errorf("envserver reads %d tasks at a start, and %d records; it has %d in flight", o.tasks.Load(), r.read, tasks)
 	}
-	b.ReportMetric(float64(r.took.Milliseconds()), "ms")
-	b.ReportMetric(float64(r.read), "records")
-	b.ReportMetric(float64(r.heap)/(1<<20), "MiB")
 }

@@ -7,6 +7,8 @@ type section struct {
 	name  string // as --only names it
 	title string
 	runs  []run
+	// derive makes further rows of those that the sections so far have; nil for none.
+	derive func(sofar []row) []row
 }
 
 // A run is one call of `go test -bench`: benchmarks that are compared with each other are in one run.
@@ -26,6 +28,8 @@ type figure struct {
 	// peer is what the nearest peer takes, in the same unit (shared/REFERENCE.md); 0 for none.
 	peer float64
 	goal goal
+	// detail keeps the figure out of the table: it is for who computes with it, and in the JSON.
+	detail bool
 }
 
 // A goal bounds a figure, or its ratio. The zero value asks for nothing.
@@ -41,12 +45,14 @@ func ratioAtLeast(v float64) goal { return goal{ratio: true, least: v} }
 
 func (g goal) asked() bool { return g.most != 0 || g.least != 0 }
 
-func (g goal) met(v float64) bool { return (g.most == 0 || v <= g.most) && (g.least == 0 || v >= g.least) }
+func (g goal) met(v float64) bool {
+	return (g.most == 0 || v <= g.most) && (g.least == 0 || v >= g.least)
+}
 
 // more reports whether more of a unit is better.
 func more(unit string) bool { return strings.HasSuffix(unit, "/s") }
 
 // sections are the parts of the table, in its order.
 func sections() []section {
-	return []section{codec}
+	return []section{codec, packer, scorer, flow, envserver, model, learn, sink, restart, scale, fleets}
 }

@@ -74,6 +74,7 @@ func all(ctx context.Context, f flags) error {
 			}
 			r.add(s, run, v, skips, err)
 		}
+		r.derive(s)
 	}
 	r.Seconds = time.Since(began).Seconds()
 	if before != nil {

@@ -99,4 +99,3 @@ func skipped(out []byte) []string {
 	}
 	return reasons
 }
-

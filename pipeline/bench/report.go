@@ -51,12 +51,14 @@ type row struct {
 	Was float64 `json:"was,omitempty"`
 	// Why nothing was measured.
 	Why string `json:"why,omitempty"`
+	// detail keeps it out of the table.
+	detail bool
 }
 
 // add makes rows of what the benchmarks of a run reported.
 func (r *report) add(s section, of run, v values, skips []string, failed error) {
 	for _, f := range of.figures {
-		row := row{Section: s.name, Title: s.title, Name: f.name, Bench: f.bench, Unit: f.unit, Over: f.over, Peer: f.peer}
+		row := row{Section: s.name, Title: s.title, Name: f.name, Bench: f.bench, Unit: f.unit, Over: f.over, Peer: f.peer, detail: f.detail}
 		value, ok := v.median(f.bench, f.unit)
 		over, overOK := v.median(f.over, f.unit)
 		switch {
@@ -72,6 +74,17 @@ func (r *report) add(s section, of run, v values, skips []string, failed error) 
 		if row.Why == "" {
 			row.judge(f, value, over)
 		}
+		r.Rows = append(r.Rows, row)
+	}
+}
+
+// derive adds what a section makes of the rows so far.
+func (r *report) derive(s section) {
+	if s.derive == nil {
+		return
+	}
+	for _, row := range s.derive(r.Rows) {
+		row.Section, row.Title = s.name, s.title
 		r.Rows = append(r.Rows, row)
 	}
 }
@@ -96,10 +109,13 @@ func (r *row) judge(f figure, value, over float64) {
 }
 
 func (g goal) words(unit string) string {
-	if g.most != 0 {
+	switch {
+	case g.least == 0:
 		return "≤ " + quantity(g.most, unit)
+	case g.most == 0:
+		return "≥ " + quantity(g.least, unit)
 	}
-	return "≥ " + quantity(g.least, unit)
+	return quantity(g.least, unit) + " to " + quantity(g.most, unit)
 }
 
 // compare puts the values of an earlier report beside these.
@@ -121,6 +137,9 @@ func (r *report) print(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	title := ""
 	for _, row := range r.Rows {
+		if row.detail {
+			continue
+		}
 		if row.Title != title {
 			title = row.Title
 			_ = w.Flush()

@@ -1,4 +1,4 @@
-// Command gen writes the Go types of the Avro records beside it and their conversions to and from goavro's native form.
+// Command gen writes the Go types of the Avro records beside it and how they are written and read.
 //
 // It reads every *.avsc of the working directory and writes records.gen.go. With -freeze it also copies each schema
 // whose fingerprint is new to versions/, where it stays embedded for ever, so that old topics can be read.
@@ -11,9 +11,11 @@ import (
 	"fmt"
 	"go/format"
 	"log"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"sort"
 	"strings"
 
@@ -143,15 +145,15 @@ func (g *generator) record(s schema) error {
 		}
 		fmt.Fprintf(w, "%s %s `avro:%q`\n", goName(f.Name), goType(f.Type), f.Name)
 	}
-	fmt.Fprintf(w, "}\n\nfunc (r *%s) native() map[string]any {\nreturn map[string]any{\n", s.Name)
+	fmt.Fprintf(w, "}\n\nfunc (r *%s) write(w *writer) {\n", s.Name)
 	for _, f := range flat.Fields {
-		fmt.Fprintf(w, "%q: %s,\n", f.Name, toNative(f.Type, "r."+goName(f.Name)))
+		fmt.Fprintf(w, "%s\n", write(f.Type, "r."+goName(f.Name), f.Name))
 	}
-	fmt.Fprintf(w, "}\n}\n\nfunc (r *%s) fromNative(m map[string]any) {\n", s.Name)
-	for _, f := range flat.Fields {
-		fmt.Fprintf(w, "%s\n", fromNative(f.Type, "r."+goName(f.Name), fmt.Sprintf("m[%q]", f.Name)))
+	fmt.Fprintf(w, "}\n\nfunc (r *%s) read(d *reader) {\nfor _, field := range d.shape[record%s] {\nswitch field {\n", s.Name, s.Name)
+	for i, f := range flat.Fields {
+		fmt.Fprintf(w, "case %d:\n%s\n", i, read(f.Type, "r."+goName(f.Name)))
 	}
-	fmt.Fprintf(w, "}\n")
+	fmt.Fprintf(w, "}\n}\n}\n")
 	if hasTensors(flat, g.seen) {
 		g.tensors(flat)
 	}
@@ -211,6 +213,16 @@ func (g *generator) source() []byte {
 		fmt.Fprintf(&w, "case %q:\nreturn new(%s)\n", n, n)
 	}
 	w.WriteString("}\nreturn nil\n}\n")
+	all := slices.Sorted(maps.Keys(g.seen))
+	w.WriteString("\n// The numbers of all records, those within others too, by which a version's shape lists their fields.\nconst (\n")
+	for i, n := range all {
+		fmt.Fprintf(&w, "record%s%s\n", n, map[bool]string{true: " = iota"}[i == 0])
+	}
+	w.WriteString(")\n\nvar recordNames = [...]string{\n")
+	for _, n := range all {
+		fmt.Fprintf(&w, "record%s: %q,\n", n, n)
+	}
+	w.WriteString("}\n")
 	for _, n := range g.top {
 		fmt.Fprintf(&w, "\n// SchemaName is the record's name in its Avro schema.\nfunc (*%s) SchemaName() string { return %q }\n", n, n)
 	}
@@ -248,9 +260,9 @@ func flatten(s schema) schema {
 	return out
 }
 
-var primitives = map[string]struct{ goType, null string }{
-	"boolean": {"bool", "asBool"}, "int": {"int", "asInt"}, "long": {"int64", "asLong"},
-	"double": {"float64", "asDouble"}, "string": {"string", "asString"}, "bytes": {"[]byte", "asBytes"},
+// primitives are the Go types of Avro's; reader and writer have a method named as Avro names the type.
+var primitives = map[string]string{
+	"boolean": "bool", "int": "int", "long": "int64", "double": "float64", "string": "string", "bytes": "[]byte",
 }
 
 func kindOf(t any) string {
@@ -297,7 +309,7 @@ func hasTensors(s schema, seen map[string]schema) bool {
 func goType(t any) string {
 	switch kindOf(t) {
 	case "primitive":
-		return primitives[t.(string)].goType
+		return primitives[t.(string)]
 	case "tensor":
 		return map[string]string{"int32": "Int32s", "float32": "Float32s", "uint8": "Uint8s", "blob": "Blob"}[t.(map[string]any)["tensor"].(string)]
 	case "array":
@@ -310,59 +322,62 @@ func goType(t any) string {
 	return t.(string)
 }
 
-func toNative(t any, v string) string {
+// write is the statements that write the value v of a field.
+func write(t any, v, field string) string {
 	switch kindOf(t) {
 	case "primitive":
-		if t == "bytes" {
-			return "nonNil(" + v + ")"
+		if t == "int" { // Go's may be too large
+			return fmt.Sprintf("w.int(%s, %q)", v, field)
 		}
-		return v
+		return fmt.Sprintf("w.%s(%s)", t, v)
 	case "tensor":
-		return "nonNil(" + v + ")"
+		return fmt.Sprintf("w.bytes(%s)", v)
 	case "array":
-		return fmt.Sprintf("listOf(%s, func(v *%s) any { return %s })", v, goType(items(t)), elemNative(items(t)))
+		return fmt.Sprintf("for i := range %[1]s {\nw.block(i, len(%[1]s))\n%[2]s\n}\nw.end()", v, write(items(t), v+"[i]", field))
 	case "map":
-		return fmt.Sprintf("mapOf(%s, func(v *%s) any { return %s })", v, goType(values(t)), elemNative(values(t)))
+		return fmt.Sprintf("for i, key := range sorted(w, %[1]s) {\nw.block(i, len(%[1]s))\nw.string(key)\nvalue := %[1]s[key]\n%[2]s\n}\nw.end()",
+			v, write(values(t), "value", field))
 	case "optional":
-		name, _ := optional(t).(string)
-		if kindOf(optional(t)) == "record" {
-			name = "prl." + name
+		value := v
+		if kindOf(optional(t)) == "primitive" {
+			value = "*" + v
 		}
-		return fmt.Sprintf("optionOf(%q, %s, func(v *%s) any { return %s })", name, v, goType(optional(t)), elemNative(optional(t)))
+		return fmt.Sprintf("if w.option(%s != nil) {\n%s\n}", v, write(optional(t), value, field))
 	}
-	return v + ".native()"
+	return v + ".write(w)"
 }
 
-func elemNative(t any) string {
+// read is the statements that read a value into dst.
+func read(t any, dst string) string {
+	switch kindOf(t) {
+	case "primitive":
+		return fmt.Sprintf("%s = d.%s()", dst, t)
+	case "tensor":
+		return fmt.Sprintf("%s = d.bytes()", dst)
+	case "array":
+		return fmt.Sprintf("%s = readList(d, %s, %s)", dst, least(items(t)), readInto(items(t)))
+	case "map":
+		return fmt.Sprintf("%s = readMap(d, %s)", dst, readInto(values(t)))
+	case "optional":
+		return fmt.Sprintf("%s = readOption(d, %s)", dst, readInto(optional(t)))
+	}
+	return dst + ".read(d)"
+}
+
+// readInto is a function that reads an element.
+func readInto(t any) string {
 	if kindOf(t) == "record" {
-		return "v.native()"
+		return fmt.Sprintf("(*%s).read", t)
 	}
-	return toNative(t, "*v")
+	return fmt.Sprintf("func(v *%s, d *reader) { %s }", goType(t), read(t, "*v"))
 }
 
-func fromNative(t any, dst, src string) string {
-	switch kindOf(t) {
-	case "primitive":
-		return fmt.Sprintf("%s = %s(%s)", dst, primitives[t.(string)].null, src)
-	case "tensor":
-		return fmt.Sprintf("%s = asBytes(%s)", dst, src)
-	case "array":
-		return fmt.Sprintf("%s = toList(%s, %s)", dst, src, elemFrom(items(t)))
-	case "map":
-		return fmt.Sprintf("%s = toMap(%s, %s)", dst, src, elemFrom(values(t)))
-	case "optional":
-		return fmt.Sprintf("%s = toOption(%s, %s)", dst, src, elemFrom(optional(t)))
+// least is the least number of bytes that an element takes: no field takes less than one.
+func least(t any) string {
+	if kindOf(t) == "record" {
+		return fmt.Sprintf("len(d.shape[record%s])", t)
 	}
-	return fmt.Sprintf("%s.fromNative(asRecord(%s))", dst, src)
-}
-
-func elemFrom(t any) string {
-	return fmt.Sprintf("func(v *%s, n any) { %s }", goType(t), func() string {
-		if kindOf(t) == "record" {
-			return "v.fromNative(asRecord(n))"
-		}
-		return fromNative(t, "*v", "n")
-	}())
+	return "1"
 }
 
 // goName turns token_ids into TokenIDs.

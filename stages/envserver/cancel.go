@@ -56,10 +56,7 @@ func (p *pool) outcome(o *schemas.GroupOutcome) {
 	if !set.Add(o.GroupID) {
 		return
 	}
-	for j := range p.jobs {
-		if j.task.Eval != o.Eval || j.task.GroupID != o.GroupID {
-			continue
-		}
+	for _, j := range p.groups[groupKey{o.Eval, o.GroupID}] {
 		switch j.phase {
 		case running:
 			j.cancel(errDecided)

@@ -137,6 +137,7 @@ func (c *conversation) prompt() (prompt, error) {
 	}
 	opening := c.renderer.GenerationPrompt()
 	p.opening, p.tokens = len(opening), append(p.tokens, opening...)
+	t.tokens = p.tokens[:len(t.tokens)] // where these had to move, nothing holds the old ones while the policy thinks
 	return p, nil
 }
 
@@ -157,13 +158,18 @@ func (c *conversation) say(p prompt, a inference.Completion, temperature float64
 	}
 	said := c.renderer.Parse(a.Tokens, len(c.tools) > 0)
 	r := reply{node: len(c.nodes), message: len(c.messages), opening: p.opening, tokens: a.Tokens, said: said}
-	opening := p.tokens[len(p.tokens)-p.opening:]
+	tokens := append(p.tokens, a.Tokens...)
+	own := tokens[len(p.tokens)-p.opening:]
+	mask, logprobs := make([]byte, len(own)), make([]float32, p.opening, len(own))
+	for i := p.opening; i < len(mask); i++ {
+		mask[i] = 1
+	}
 	node := schemas.Node{
 		Parent: last, Agent: valid(t.agent), Role: string(env.RoleAssistant), Content: valid(said.Content), Reasoning: valid(said.Reasoning),
 		Temperature: temperature,
-		TokenIDs:    schemas.PackInt32s(slices.Concat(opening, a.Tokens)),
-		Mask:        slices.Concat(make([]byte, p.opening), slices.Repeat([]byte{1}, len(a.Tokens))),
-		Logprobs:    schemas.PackFloat32s(slices.Concat(make([]float32, p.opening), a.Logprobs)),
+		TokenIDs:    schemas.PackInt32s(own),
+		Mask:        mask,
+		Logprobs:    schemas.PackFloat32s(append(logprobs, a.Logprobs...)),
 		BodyFrom:    p.opening, BodyTo: p.opening + len(r.text()),
 	}
 	for _, v := range a.Versions {
@@ -175,7 +181,7 @@ func (c *conversation) say(p prompt, a inference.Completion, temperature float64
 			c.highest = &version
 		}
 	}
-	*t = thread{agent: t.agent, leaf: len(c.nodes), tokens: append(p.tokens, a.Tokens...), answer: a.Tokens}
+	*t = thread{agent: t.agent, leaf: len(c.nodes), tokens: tokens, answer: a.Tokens}
 	c.nodes, c.replies = append(c.nodes, node), append(c.replies, r)
 	c.messages = append(c.messages, env.Message{Role: env.RoleAssistant, Content: said.Content, Agent: t.agent})
 	return said
@@ -184,7 +190,18 @@ func (c *conversation) say(p prompt, a inference.Completion, temperature float64
 // see gives a node its tokens, none of which was sampled.
 func (c *conversation) see(node int, tokens []int32) {
 	n := &c.nodes[node]
-	n.TokenIDs, n.Mask, n.Logprobs = schemas.PackInt32s(tokens), make([]byte, len(tokens)), make([]byte, 4*len(tokens))
+	n.TokenIDs, n.Mask, n.Logprobs = schemas.PackInt32s(tokens), zeros(len(tokens)), zeros(4*len(tokens))
+}
+
+// none is the mask and the log-probabilities of tokens that nobody sampled, which most tokens of most rollouts are: all nodes share
+// it, and nothing writes to a node's tensors.
+var none = make([]byte, 64<<10)
+
+func zeros(n int) []byte {
+	if n > len(none) {
+		return make([]byte, n)
+	}
+	return none[:n:n]
 }
 
 // call records the tool calls of the last reply and returns it as a message.

@@ -176,7 +176,7 @@ func (c *core) Revoking() {
 			fallthrough
 		case waiting:
 			j.phase = dropped
-			delete(p.jobs, j)
+			p.forget(j)
 		case running:
 			p.rerun(j, rerunMoved)
 		case done:

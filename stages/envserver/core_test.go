@@ -248,8 +248,8 @@ func TestInvariant_HandOver(t *testing.T) {
 		}
 		finished, _ := s.tick(next)
 		equal(t, "finished", finished, []int64{2})
-		if s.pool.busy != 0 || s.pool.used != 0 || len(s.pool.jobs) != 0 {
-			t.Fatalf("%d busy, %d slots, %d jobs are left", s.pool.busy, s.pool.used, len(s.pool.jobs))
+		if s.pool.busy != 0 || s.pool.used != 0 || len(s.pool.jobs) != 0 || len(s.pool.groups) != 0 {
+			t.Fatalf("%d busy, %d slots, %d jobs, %d groups are left", s.pool.busy, s.pool.used, len(s.pool.jobs), len(s.pool.groups))
 		}
 	})
 }

@@ -69,6 +69,14 @@ func (e *episode) tearDown(ctx context.Context) {
 	}
 }
 
+// noAnswer is a call of an environment that took too long.
+type noAnswer struct {
+	what  string
+	limit time.Duration
+}
+
+func (n *noAnswer) Error() string { return fmt.Sprintf("%s: no answer in %v", n.what, n.limit) }
+
 // do makes one call under the deadline; a panic becomes an error. After an error the episode can only be closed.
 func do[T any](ctx context.Context, e *episode, what string, f func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -89,7 +97,7 @@ func do[T any](ctx context.Context, e *episode, what string, f func(context.Cont
 			done <- r
 		}()
 		// Its time begins when it does: thousands may wait for a processor before it.
-		timed, stop := context.WithTimeoutCause(ctx, e.limit, fmt.Errorf("%s: no answer in %v", what, e.limit))
+		timed, stop := context.WithTimeoutCause(ctx, e.limit, &noAnswer{what, e.limit})
 		defer stop()
 		defer context.AfterFunc(timed, func() { cancel(context.Cause(timed)) })()
 		r.v, r.err = f(timed)

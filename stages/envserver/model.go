@@ -181,10 +181,12 @@ func check(c inference.Completion, r inference.Request) error {
 	if err := checkLogprobs(c.Logprobs); err != nil {
 		return err
 	}
-	for i, id := range slices.Concat(c.Prompt, c.Tokens) {
-		if id < 0 {
-			return fmt.Errorf("token %d, with the prompt that was seen, is %d", i, id)
-		}
+	negative := func(id int32) bool { return id < 0 }
+	if i := slices.IndexFunc(c.Tokens, negative); i >= 0 {
+		return fmt.Errorf("token %d is %d", i, c.Tokens[i])
+	}
+	if i := slices.IndexFunc(c.Prompt, negative); i >= 0 {
+		return fmt.Errorf("token %d of the prompt that was seen is %d", i, c.Prompt[i])
 	}
 	if c.Prompt != nil && len(c.Prompt) == 0 {
 		return errors.New("the prompt that was seen is empty")

@@ -3,6 +3,7 @@ package envserver
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/prl-project/prl/pipeline"
@@ -59,9 +60,10 @@ type pool struct {
 	stopping bool
 	queues   map[string]*queue // by environment
 	jobs     map[*job]struct{}
-	busy     int           // jobs that run, or whose end their core has not reported
-	changed  chan struct{} // closed when busy falls
-	newest   int64         // policy version
+	groups   map[groupKey][]*job // the jobs by group: each outcome asks for those of its own
+	busy     int                 // jobs that run, or whose end their core has not reported
+	changed  chan struct{}       // closed when busy falls
+	newest   int64               // policy version
 	decided  map[string]*idset.Set
 	head     *job // that may have slots next, and how many; of grant
 	slots    int
@@ -76,7 +78,7 @@ func newPool(size, maxCrashes int) *pool {
 // newSeat is the pool of a run in a fleet.
 func newSeat(s *Seat) *pool {
 	p := &pool{
-		budget: s.budget, party: fair.NewParty(s.share), same: s.same, queues: map[string]*queue{}, jobs: map[*job]struct{}{},
+		budget: s.budget, party: fair.NewParty(s.share), same: s.same, queues: map[string]*queue{}, jobs: map[*job]struct{}{}, groups: map[groupKey][]*job{},
 		changed: make(chan struct{}), newest: -1, decided: map[string]*idset.Set{}, rerun: func(*job, string) {},
 		plays: func(*schemas.Task) bool { return true },
 	}
@@ -85,6 +87,37 @@ func newSeat(s *Seat) *pool {
 	defer p.mu.Unlock()
 	p.pools = append(p.pools, p)
 	return p
+}
+
+// A groupKey names a group of the run.
+type groupKey struct {
+	eval string
+	id   int64
+}
+
+func groupOf(t *schemas.Task) groupKey { return groupKey{t.Eval, t.GroupID} }
+
+// hold counts a job among those that wait or run, under the mutex.
+func (p *pool) hold(j *job) {
+	if _, held := p.jobs[j]; held {
+		return
+	}
+	p.jobs[j] = struct{}{}
+	group := groupOf(j.task)
+	p.groups[group] = append(p.groups[group], j)
+}
+
+// forget is the end of hold, under the mutex.
+func (p *pool) forget(j *job) {
+	if _, held := p.jobs[j]; !held {
+		return
+	}
+	delete(p.jobs, j)
+	group := groupOf(j.task)
+	rest := slices.DeleteFunc(p.groups[group], func(other *job) bool { return other == j })
+	if p.groups[group] = rest; len(rest) == 0 {
+		delete(p.groups, group)
+	}
 }
 
 // crashLimit is how many slots tasks with a number of crashes may have together, so that a task that kills the process does
@@ -107,7 +140,7 @@ func (p *pool) add(j *job) {
 	case p.isDecided(j.task):
 		p.conclude(j, errDecided)
 	default:
-		p.jobs[j] = struct{}{}
+		p.hold(j)
 		j.queue.push(j)
 	}
 }
@@ -127,7 +160,7 @@ func (p *pool) conclude(j *job, why error) {
 func (p *pool) begin(j *job) context.Context {
 	ctx, cancel := context.WithCancelCause(p.ctx)
 	j.phase, j.cancel = running, cancel
-	p.jobs[j] = struct{}{}
+	p.hold(j)
 	p.busy++
 	return ctx
 }
@@ -151,7 +184,7 @@ func (p *pool) end(j *job, traces []*schemas.Trace) {
 	defer p.mu.Unlock()
 	j.cancel(nil)
 	p.release(j)
-	delete(p.jobs, j)
+	p.forget(j)
 	switch {
 	case err != nil:
 		if j.core != nil {
@@ -191,7 +224,7 @@ func (p *pool) drain(ctx context.Context) {
 		if j.phase == granted {
 			p.release(j)
 			j.phase, j.core.dirty = dropped, true
-			delete(p.jobs, j)
+			p.forget(j)
 		}
 	}
 	for p.busy > 0 && ctx.Err() == nil {

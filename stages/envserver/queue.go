@@ -142,7 +142,7 @@ func (p *pool) putBack(j *job) {
 	}
 	if j.core == nil { // whoever has its partition now plays it
 		j.phase = dropped
-		delete(p.jobs, j)
+		p.forget(j)
 		return
 	}
 	j.phase, j.start, j.core.dirty = waiting, -1, true // so that it is listed as not started

@@ -1,6 +1,7 @@
 package inference
 
 import (
+	"fmt"
 	"net/http/httptest"
 	"sync"
 	"testing"
@@ -8,17 +9,23 @@ import (
 	"github.com/prl-project/prl/stages/internal/lm"
 )
 
-// benchServer serves a model of about 100k parameters: 2 layers of 64.
-func benchServer(b *testing.B) *Server {
-	b.Helper()
+// benchModel has about 100k parameters: 2 layers of 64.
+func benchModel(tb testing.TB) (*lm.Model, *lm.Tokenizer) {
+	tb.Helper()
 	tok, err := lm.NewTokenizer(alphabet)
 	if err != nil {
-		b.Fatal(err)
+		tb.Fatal(err)
 	}
 	m, err := lm.New(lm.NewConfig(tok.VocabSize(), 64, 2, 4, 2, 192, 128), 1)
 	if err != nil {
-		b.Fatal(err)
+		tb.Fatal(err)
 	}
+	return m, tok
+}
+
+func benchServer(b *testing.B) *Server {
+	b.Helper()
+	m, tok := benchModel(b)
 	rt := testRuntime(b, b.TempDir())
 	rt.Run.SeqLen = 128
 	cfg := DefaultConfig()
@@ -31,9 +38,18 @@ func benchServer(b *testing.B) *Server {
 	return s
 }
 
-// measure lets 256 callers at once send requests with a prompt of 16 tokens.
+// callers send requests at once, each with a prompt of promptTokens.
+const callers, promptTokens = 256, 16
+
+func promptOf(n int) []int32 {
+	tokens := make([]int32, promptTokens)
+	for i := range tokens {
+		tokens[i] = int32((n>>i)%32) + 8
+	}
+	return tokens
+}
+
 func measure(b *testing.B, g Generator, tokens int) {
-	const callers = 256
 	var next sync.Mutex
 	left := b.N
 	take := func() (n int, ok bool) {
@@ -51,10 +67,7 @@ func measure(b *testing.B, g Generator, tokens int) {
 				if !ok {
 					return
 				}
-				r := Request{Tokens: make([]int32, 16), MaxTokens: tokens, Temperature: 1, Seed: int64(n)}
-				for i := range r.Tokens {
-					r.Tokens[i] = int32((n>>i)%32) + 8
-				}
+				r := Request{Tokens: promptOf(n), MaxTokens: tokens, Temperature: 1, Seed: int64(n)}
 				if _, err := g.Generate(b.Context(), r); err != nil {
 					b.Error(err)
 					return
@@ -67,6 +80,43 @@ func measure(b *testing.B, g Generator, tokens int) {
 	b.ReportMetric(float64(b.N)/seconds, "requests/s")
 	b.ReportMetric(float64(b.N*tokens)/seconds, "tokens/s")
 	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkDecoder is the yardstick: as many sequences in a decoder, without a server around it.
+func BenchmarkDecoder(b *testing.B) {
+	for _, tokens := range []int{4, 64} {
+		b.Run(fmt.Sprintf("tokens=%d", tokens), func(b *testing.B) {
+			m, _ := benchModel(b)
+			d, err := lm.NewDecoder(m, callers, promptTokens+tokens)
+			if err != nil {
+				b.Fatal(err)
+			}
+			var chunks [callers]lm.Chunk
+			for range chunks {
+				d.Acquire()
+			}
+			var sampler lm.Sampler
+			rng, vocab := lm.NewRNG(1), m.Config().VocabSize
+			for b.Loop() {
+				for i := range chunks {
+					d.Truncate(i, 0)
+					chunks[i] = lm.Chunk{Slot: i, Tokens: promptOf(i)}
+				}
+				for range tokens {
+					logits, err := d.Step(chunks[:])
+					if err != nil {
+						b.Fatal(err)
+					}
+					for i := range chunks {
+						token, _ := sampler.Sample(logits[i*vocab:(i+1)*vocab], 1, 1, rng)
+						chunks[i].Tokens = append(chunks[i].Tokens[:0], token)
+					}
+				}
+			}
+			b.ReportMetric(float64(b.N*callers*tokens)/b.Elapsed().Seconds(), "tokens/s")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
 }
 
 func BenchmarkInProcess(b *testing.B) { measure(b, benchServer(b).Model(), 4) }

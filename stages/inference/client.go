@@ -43,7 +43,11 @@ func (c *Client) String() string { return c.base }
 // Models implements Host.
 func (c *Client) Models(ctx context.Context) ([]ModelCard, error) {
 	var list modelList
-	err := c.call(ctx, http.MethodGet, pathModels, nil, &list)
+	req, err := c.request(ctx, http.MethodGet, pathModels)
+	if err != nil {
+		return nil, err
+	}
+	err = c.call(req, func(data []byte) error { return json.Unmarshal(data, &list) })
 	return list.Data, err
 }
 
@@ -59,7 +63,7 @@ func (c *Client) Generate(ctx context.Context, r Request) (Completion, error) {
 		return Completion{}, refuse(http.StatusBadRequest, CodeUnsupported, "top_logprobs = %d: over %s there are none", r.TopLogprobs, pathGenerate)
 	}
 	var reply generateReply
-	if err := c.call(ctx, http.MethodPost, pathGenerate, newGenerateRequest(r), &reply); err != nil {
+	if err := c.ask(ctx, newGenerateRequest(r), &reply); err != nil {
 		return Completion{}, err
 	}
 	done, err := reply.completion(r.Policy != "")
@@ -69,25 +73,38 @@ func (c *Client) Generate(ctx context.Context, r Request) (Completion, error) {
 	return done, nil
 }
 
-// call sends a body, if there is one, and reads the reply.
-func (c *Client) call(ctx context.Context, method, path string, body, reply any) error {
-	var sent io.Reader
-	if body != nil {
-		data, err := json.Marshal(body)
-		if err != nil {
-			return fmt.Errorf("encode a request: %w", err)
-		}
-		sent = bytes.NewReader(data)
-	}
-	req, err := http.NewRequestWithContext(ctx, method, c.base+path, sent)
+// ask sends a question and reads the reply.
+func (c *Client) ask(ctx context.Context, r generateRequest, reply *generateReply) error {
+	q, err := newQuestion(r)
 	if err != nil {
-		return refuse(http.StatusBadRequest, CodeInvalid, "server address %s: %v", c.base, err)
+		return err
+	}
+	req, err := c.request(ctx, http.MethodPost, pathGenerate)
+	if err != nil {
+		return err
+	}
+	req.Body, req.ContentLength = q.body(), q.length()
+	req.GetBody = func() (io.ReadCloser, error) { return q.body(), nil } // where a connection was closed meanwhile
+	return c.call(req, reply.read)
+}
+
+// request is one without a body.
+func (c *Client) request(ctx context.Context, method, path string) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, nil)
+	if err != nil {
+		return nil, refuse(http.StatusBadRequest, CodeInvalid, "server address %s: %v", c.base, err)
 	}
 	req.Header.Set("Content-Type", "application/json")
 	if c.Token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.Token)
 	}
 	tracing.Inject(ctx, req.Header)
+	return req, nil
+}
+
+// call sends a request and lets read have the reply.
+func (c *Client) call(req *http.Request, read func([]byte) error) error {
+	ctx := req.Context()
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return c.lost(ctx, err)
@@ -102,7 +119,7 @@ func (c *Client) call(ctx context.Context, method, path string, body, reply any)
 	case len(data) > maxReplyBytes:
 		return &Error{Code: CodeConnection, Message: fmt.Sprintf("the reply of %s has over %d bytes", c.base, maxReplyBytes)}
 	}
-	if err := json.Unmarshal(data, reply); err != nil {
+	if err := read(data); err != nil {
 		return &Error{Code: CodeConnection, Message: "the reply of " + c.base + " is no JSON", Cause: err}
 	}
 	return nil

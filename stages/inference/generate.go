@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"strconv"
 
 	"github.com/prl-project/prl/schemas"
 )
@@ -60,6 +61,14 @@ func (l tokenLogprob) of(token int32) bool {
 		return *l.TokenID == token
 	}
 	return l.Token == tokenName(token)
+}
+
+// name is how it names its token.
+func (l tokenLogprob) name() string {
+	if l.TokenID != nil {
+		return tokenName(*l.TokenID)
+	}
+	return l.Token
 }
 
 // versionSpan says which policy version sampled the tokens from an offset on.
@@ -171,7 +180,10 @@ func (a *API) generate(r *http.Request, data []byte) (any, error) {
 // errAborted is a completion that vLLM gave up, as when it is told to pause: the next may be whole.
 var errAborted = errors.New("the server aborted the completion")
 
-func tokenName(t int32) string { return fmt.Sprintf("token_id:%d", t) }
+// tokenPrefix stands before the id of a token that is named by it.
+const tokenPrefix = "token_id:"
+
+func tokenName(t int32) string { return tokenPrefix + strconv.Itoa(int(t)) }
 
 // completion checks a reply and reads it. A frozen policy may have versions where it is served, which mean nothing here.
 func (r generateReply) completion(frozen bool) (Completion, error) {
@@ -195,7 +207,7 @@ func (r generateReply) completion(frozen bool) (Completion, error) {
 	out := Completion{Prompt: r.PromptTokenIDs, Tokens: c.TokenIDs, Logprobs: make([]float32, n), FinishReason: c.FinishReason}
 	for i, l := range c.Logprobs.Content {
 		if !l.of(c.TokenIDs[i]) {
-			return Completion{}, fmt.Errorf("log-probability %d is of %q, the token is %d", i, l.Token, c.TokenIDs[i])
+			return Completion{}, fmt.Errorf("log-probability %d is of %q, the token is %d", i, l.name(), c.TokenIDs[i])
 		}
 		if f := float64(l.Logprob); math.IsNaN(f) || math.IsInf(f, 0) || f > 0 {
 			return Completion{}, fmt.Errorf("log-probability %d is %g", i, f)

@@ -21,7 +21,8 @@ type engine struct {
 	mu      sync.Mutex
 	models  int64 // that were loaded so far
 	lanes   []*lane
-	probes  probes // not yet looked at
+	busy    []*lane // scratch of admit
+	probes  probes  // not yet looked at
 	stopped bool
 	wake    chan struct{} // capacity 1: there is something to sample
 	probed  chan struct{} // capacity 1: there is something to probe
@@ -282,10 +283,11 @@ func (e *engine) Run(ctx context.Context) error {
 	return nil
 }
 
-// admit takes sequences that wait into slots, and returns the lanes in which some run.
+// admit takes sequences that wait into slots, and returns the lanes in which some run; they are valid until it is called again.
 func (e *engine) admit() (busy []*lane, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	busy = e.busy[:0]
 	e.lanes = slices.DeleteFunc(e.lanes, func(l *lane) bool {
 		return len(l.users) == 0 && (l.batch == nil || len(l.batch.running) == 0)
 	})
@@ -302,6 +304,7 @@ func (e *engine) admit() (busy []*lane, err error) {
 			busy = append(busy, l)
 		}
 	}
+	e.busy = busy
 	return busy, nil
 }
 

@@ -85,7 +85,7 @@ func (c *Client) Probe(ctx context.Context, p Probe) ([]float32, error) {
 		samplingParams: samplingParams{Temperature: &p.Temperature, MaxTokens: &one}, PromptLogprobs: &none,
 	}}
 	var reply generateReply
-	if err := c.call(ctx, http.MethodPost, pathGenerate, q, &reply); err != nil {
+	if err := c.ask(ctx, q, &reply); err != nil {
 		return nil, err
 	}
 	if reply.PromptTemperature == nil && p.Temperature != 1 {

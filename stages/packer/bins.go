@@ -3,8 +3,15 @@ package packer
 import "slices"
 
 // firstFitDecreasing puts items of the given lengths, longest first, each into the first bin of the given capacity that
-// has room. It returns the items of each bin. Lengths are from 1 to capacity. O(n log n).
+// has room. It returns the items of each bin. Lengths are from 1 to capacity.
 func firstFitDecreasing(lengths []int, capacity int) [][]int {
+	order, bin := byLength(lengths), make([]int, len(lengths))
+	return gather(order, bin, firstFit(order, lengths, capacity, bin))
+}
+
+// firstFit puts each item, in order, into the first bin of the given capacity that has room, and one that is longer into
+// a bin of its own. It sets the bin of each item and returns how many there are. O(n log n).
+func firstFit(order, lengths []int, capacity int, bin []int) (bins int) {
 	// room is a tree over bins, of which the leaves begin at width: each node holds the most room below it. Bins that
 	// are not open yet have all of theirs, so that the first that fits is found by going down to the left.
 	width := 1
@@ -15,21 +22,18 @@ func firstFitDecreasing(lengths []int, capacity int) [][]int {
 	for i := range room {
 		room[i] = capacity
 	}
-	var bins [][]int
-	for _, item := range byLength(lengths) {
+	for _, item := range order {
+		n := min(lengths[item], capacity)
 		node := 1
 		for node < width {
 			node *= 2
-			if room[node] < lengths[item] {
+			if room[node] < n {
 				node++
 			}
 		}
-		bin := node - width
-		if bin == len(bins) {
-			bins = append(bins, nil)
-		}
-		bins[bin] = append(bins[bin], item)
-		room[node] -= lengths[item]
+		bin[item] = node - width
+		bins = max(bins, bin[item]+1)
+		room[node] -= n
 		for node /= 2; node > 0; node /= 2 {
 			room[node] = max(room[2*node], room[2*node+1])
 		}
@@ -37,14 +41,29 @@ func firstFitDecreasing(lengths []int, capacity int) [][]int {
 	return bins
 }
 
-// fill puts all items into the least multiple of ranks of bins that first-fit-decreasing can do with. With a tenth of the
-// room to spare each item, longest first, goes to the cheapest bin that has room for it. Where there is less, or that
-// strands an item, the bins of first-fit-decreasing are split: they leave the room where exchanges can use it.
-func fill(lengths []int, cost []int64, capacity, ranks int) [][]int {
+// gather makes bins of what firstFit says, with their items in order.
+func gather(order, bin []int, bins int) [][]int {
+	sizes := make([]int, bins)
+	for _, b := range bin {
+		sizes[b]++
+	}
+	all := slices.Grow([][]int(nil), bins)
+	for _, size := range sizes {
+		all = append(all, make([]int, 0, size))
+	}
+	for _, item := range order {
+		all[bin[item]] = append(all[bin[item]], item)
+	}
+	return all
+}
+
+// fill packs for one rank, for which only the number of bins counts: the bins of first-fit-decreasing. With a tenth of
+// their room to spare, each item, longest first, goes to the cheapest bin that has room for it, unless that strands one.
+func fill(lengths []int, cost []int64, capacity int) [][]int {
 	tight := firstFitDecreasing(lengths, capacity)
-	want := (len(tight) + ranks - 1) / ranks * ranks
+	want := len(tight)
 	if sumOf(lengths, upTo(len(lengths))) > want*capacity/10*9 {
-		return split(tight, want, cost)
+		return tight
 	}
 	bins, loads, costs := make([][]int, want), make([]int, want), make([]int64, want)
 	for _, item := range byLength(lengths) {
@@ -55,7 +74,7 @@ func fill(lengths []int, cost []int64, capacity, ranks int) [][]int {
 			}
 		}
 		if cheapest < 0 {
-			return split(tight, want, cost)
+			return tight
 		}
 		bins[cheapest] = append(bins[cheapest], item)
 		loads[cheapest] += lengths[item]
@@ -64,34 +83,27 @@ func fill(lengths []int, cost []int64, capacity, ranks int) [][]int {
 	return bins
 }
 
-// split brings the number of bins to want by splitting the costliest one in two equal halves, again and again; where
-// every bin is down to one item, empty ones (dummies) fill up.
-func split(bins [][]int, want int, cost []int64) [][]int {
-	for len(bins) < want {
-		costliest, most := -1, int64(-1)
-		for i, bin := range bins {
-			if c := sumOf(cost, bin); len(bin) > 1 && c > most {
-				costliest, most = i, c
-			}
+// sharedRoom is the share of a bin that spreadRoom leaves free at most: more would take from the first micro-steps what
+// makes them worth their longest samples.
+const sharedRoom = 20
+
+// spreadRoom packs for ranks: into the least multiple of them of bins that first-fit-decreasing can do with, the last ones
+// perhaps empty. Full bins could exchange next to nothing; so the bins are of the least capacity with which they are that
+// many, and each has some of the room that would be left in the last ones.
+func spreadRoom(lengths []int, capacity, ranks int) [][]int {
+	order, bin := byLength(lengths), make([]int, len(lengths))
+	tight := firstFit(order, lengths, capacity, bin)
+	want := (tight + ranks - 1) / ranks * ranks
+	least, most := capacity-capacity/sharedRoom, capacity
+	for most-least > 1+capacity/closeEnough {
+		if tried := (least + most) / 2; firstFit(order, lengths, tried, bin) <= want {
+			most = tried
+		} else {
+			least = tried
 		}
-		if costliest < 0 {
-			return append(bins, make([][]int, want-len(bins))...)
-		}
-		// Items are in falling order of length: each goes to the cheaper half.
-		var half [2][]int
-		var load [2]int64
-		for _, item := range bins[costliest] {
-			h := 0
-			if load[1] < load[0] {
-				h = 1
-			}
-			half[h] = append(half[h], item)
-			load[h] += cost[item]
-		}
-		bins[costliest] = half[0]
-		bins = append(bins, half[1])
 	}
-	return bins
+	bins := gather(order, bin, firstFit(order, lengths, most, bin))
+	return append(bins, make([][]int, want-len(bins))...)
 }
 
 // byLength is the items by falling length.

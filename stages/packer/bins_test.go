@@ -95,20 +95,58 @@ func TestPlanIsAPartition(t *testing.T) {
 	}
 }
 
-// Bounds for these lengths. Peers, on lengths of their own, reach 1.0009 for ranks, and 1.13, 1.02 and 1.27 for steps.
-func TestPlanIsBalanced(t *testing.T) {
-	for _, tt := range []struct {
-		n, ranks           int
-		rankMax, microStep float64
-	}{
-		{512, 8, 1.0009, 1.12}, {2048, 8, 1.0009, 1.03}, {2048, 64, 1.0009, 1.31}, {8192, 8, 1.0009, 1.01}, {8192, 64, 1.0009, 1.06},
-	} {
-		lengths := logNormal(1, tt.n, 32768)
-		cost := newFlops(DefaultConfig()).of(lengths)
-		ranks, steps, _ := spread(plan(lengths, cost, 32768, tt.ranks), lengths, cost, 32768)
-		if ranks > tt.rankMax || steps > tt.microStep {
-			t.Errorf("%d samples on %d ranks: ranks %.4f, micro-steps %.4f of the mean", tt.n, tt.ranks, ranks, steps)
+// The search finds what looking at every pair of parts finds, the first of equals.
+func TestExchangeNaive(t *testing.T) {
+	found := 0
+	for seed := range uint64(400) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		capacity := 20 + rng.IntN(40)
+		var sides [2]side
+		var costs [2]int64
+		for s := range sides {
+			lengths := make([]int, 40)
+			var bins [][]int
+			for i := range lengths {
+				lengths[i] = 1 + rng.IntN(9)
+				if last := len(bins) - 1; last < 0 || sumOf(lengths, bins[last])+lengths[i] > capacity {
+					bins = append(bins, nil)
+				}
+				bins[len(bins)-1] = append(bins[len(bins)-1], i)
+			}
+			cost := flops{linear: rng.Int64N(10), quadratic: rng.IntN(4) > 0}.of(lengths)
+			for j, bin := range bins {
+				sides[s].parts = appendParts(sides[s].parts, j, bin, lengths, cost)
+				sides[s].loads = append(sides[s].loads, sumOf(lengths, bin))
+				sides[s].costs = append(sides[s].costs, sumOf(cost, bin))
+				sides[s].most = append(sides[s].most, sumOf(cost, bin)+rng.Int64N(100))
+			}
+			rising(sides[s].parts)
+			costs[s] = sumOf(cost, upTo(len(cost)))
 		}
+		if rng.IntN(2) == 0 {
+			sides[1].most = nil
+		}
+		gap := costs[0] - costs[1] + rng.Int64N(100)
+		enough := gap - gap/int64(1+rng.IntN(8))
+		var give, take part
+		ok, left := false, enough
+		for _, g := range sides[0].parts {
+			for _, p := range sides[1].parts {
+				d := distance(gap, 2*(g.cost-p.cost))
+				if fits(&g, &p, &sides[0], &sides[1], capacity) && (d < left || ok && d == left && before(&g, &p, &give, &take)) {
+					give, take, left, ok = g, p, d, true
+				}
+			}
+		}
+		if g, p, o := exchange(sides[0], sides[1], capacity, gap, enough); o != ok || g != give || p != take {
+			t.Fatalf("seed %d: %v for %v (%v), want %v for %v (%v)", seed, g, p, o, give, take, ok)
+		}
+		if ok {
+			found++
+		}
+	}
+	if found < 100 {
+		t.Errorf("only %d exchanges were found", found)
 	}
 }
 
@@ -125,6 +163,7 @@ func TestFlopsStayInRange(t *testing.T) {
 
 func FuzzPlan(f *testing.F) {
 	f.Add([]byte{1, 200, 3, 255}, uint8(3), uint8(2))
+	f.Add([]byte{}, uint8(3), uint8(2))
 	f.Fuzz(func(t *testing.T, b []byte, ranks, linear uint8) {
 		lengths := make([]int, min(len(b), 200))
 		for i := range lengths {

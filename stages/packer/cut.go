@@ -1,6 +1,8 @@
 package packer
 
 import (
+	"bytes"
+	"encoding/binary"
 	"maps"
 	"slices"
 
@@ -40,20 +42,19 @@ func (c *Core) cut(out *pipeline.Out) {
 type batch struct {
 	step    int64
 	ranks   int
-	samples []schemas.Sample
-	origins []schemas.PackedSample
+	samples []*schemas.Sample
+	groups  []*schemas.SampleGroup // of each sample
 	lengths []int
 	loss    lossTokens
+	record  []schemas.LossTokens // of loss: the same in every micro-batch
+	pieces  [][]byte             // scratch of join
+	zeros   []byte               // what join puts in place of a tensor that a sample leaves out
 }
 
-func (b *batch) add(g *schemas.SampleGroup, samples []schemas.Sample) {
+func (b *batch) add(g *schemas.SampleGroup, samples []*schemas.Sample) {
 	for _, s := range samples {
-		b.samples = append(b.samples, s)
-		b.origins = append(b.origins, schemas.PackedSample{
-			Env: g.Env, GroupID: g.GroupID, RolloutIndex: s.RolloutIndex, Branch: s.Branch, PolicyStart: s.PolicyStart,
-		})
-		b.lengths = append(b.lengths, s.TokenIDs.Len())
-		b.loss.add(lossTokensOf(&s))
+		b.samples, b.groups, b.lengths = append(b.samples, s), append(b.groups, g), append(b.lengths, s.TokenIDs.Len())
+		b.loss.add(lossTokensOf(s))
 	}
 }
 
@@ -62,14 +63,15 @@ func (b *batch) emit(seqLen int, f flops, out *pipeline.Out) stepFigures {
 	planned := plan(b.lengths, f.of(b.lengths), seqLen, b.ranks)
 	figures := stepFigures{step: b.step, tokens: sumOf(b.lengths, upTo(len(b.lengths))), trained: b.loss.any}
 	figures.room = b.ranks * len(planned[0]) * seqLen
-	for i := range b.samples {
-		if start := b.samples[i].PolicyStart; start != nil {
-			steps := b.step - 1 - *start
+	for _, s := range b.samples {
+		if s.PolicyStart != nil {
+			steps := b.step - 1 - *s.PolicyStart
 			figures.offPolicyMost = max(figures.offPolicyMost, steps)
 			figures.offPolicySum += steps
 			figures.versioned++
 		}
 	}
+	b.record = b.loss.record()
 	for rank, bins := range planned {
 		for index, bin := range bins {
 			mb := b.microBatch(bin)
@@ -83,47 +85,53 @@ func (b *batch) emit(seqLen int, f flops, out *pipeline.Out) stepFigures {
 // microBatch joins the tensors of the samples of a bin. A dummy, which has none, is one token that is not trained on: a
 // rank has a forward pass to do, and the others wait for it.
 func (b *batch) microBatch(bin []int) *schemas.MicroBatch {
-	n := sumOf(b.lengths, bin)
-	mb := &schemas.MicroBatch{Step: b.step, Ranks: b.ranks, LossTokens: b.loss.record()}
+	mb := &schemas.MicroBatch{Step: b.step, Ranks: b.ranks, LossTokens: b.record}
 	if len(bin) == 0 {
 		zero := schemas.PackFloat32s([]float32{0})
 		mb.TokenIDs, mb.Mask = schemas.PackInt32s([]int32{0}), schemas.Uint8s{0}
 		mb.Logprobs, mb.Advantages, mb.Temperatures = zero, zero, schemas.PackFloat32s([]float32{1})
 		return mb
 	}
-	mb.TokenIDs, mb.Mask = make([]byte, 0, 4*n), make([]byte, 0, n)
-	mb.Logprobs, mb.Advantages, mb.Temperatures = make([]byte, 0, 4*n), make([]byte, 0, 4*n), make([]byte, 0, 4*n)
-	lengths := make([]int32, 0, len(bin))
-	for _, i := range bin {
-		s := &b.samples[i]
-		mb.TokenIDs = append(mb.TokenIDs, s.TokenIDs...)
-		mb.Mask = append(mb.Mask, s.Mask...)
-		mb.Logprobs = append(mb.Logprobs, s.Logprobs...)
-		mb.Advantages = append(mb.Advantages, s.Advantages...)
-		mb.Temperatures = append(mb.Temperatures, s.Temperatures...)
-		mb.Samples = append(mb.Samples, b.origins[i])
-		lengths = append(lengths, int32(b.lengths[i]))
+	mb.Samples = make([]schemas.PackedSample, len(bin))
+	mb.SeqLens = make(schemas.Int32s, 0, 4*len(bin))
+	for k, i := range bin {
+		g, s := b.groups[i], b.samples[i]
+		mb.Samples[k] = schemas.PackedSample{
+			Env: g.Env, GroupID: g.GroupID, RolloutIndex: s.RolloutIndex, Branch: s.Branch, PolicyStart: s.PolicyStart,
+		}
+		mb.SeqLens = binary.LittleEndian.AppendUint32(mb.SeqLens, uint32(b.lengths[i]))
 	}
-	mb.SeqLens = schemas.PackInt32s(lengths)
-	mb.CeWeights = b.join(bin, n, func(s *schemas.Sample) schemas.Float32s { return s.CeWeights })
-	mb.RefKlWeights = b.join(bin, n, func(s *schemas.Sample) schemas.Float32s { return s.RefKlWeights })
-	mb.RefLogprobs = b.join(bin, n, func(s *schemas.Sample) schemas.Float32s { return s.RefLogprobs })
+	mb.TokenIDs = b.join(bin, 4, func(s *schemas.Sample) []byte { return s.TokenIDs })
+	mb.Mask = b.join(bin, 1, func(s *schemas.Sample) []byte { return s.Mask })
+	mb.Logprobs = b.join(bin, 4, func(s *schemas.Sample) []byte { return s.Logprobs })
+	mb.Advantages = b.join(bin, 4, func(s *schemas.Sample) []byte { return s.Advantages })
+	mb.Temperatures = b.join(bin, 4, func(s *schemas.Sample) []byte { return s.Temperatures })
+	mb.CeWeights = b.join(bin, 4, func(s *schemas.Sample) []byte { return s.CeWeights })
+	mb.RefKlWeights = b.join(bin, 4, func(s *schemas.Sample) []byte { return s.RefKlWeights })
+	mb.RefLogprobs = b.join(bin, 4, func(s *schemas.Sample) []byte { return s.RefLogprobs })
 	return mb
 }
 
-// join joins a tensor that samples may leave out: zeros where one has none, and nothing where none has any. n is the
-// tokens of the bin.
-func (b *batch) join(bin []int, n int, of func(*schemas.Sample) schemas.Float32s) schemas.Float32s {
-	if !slices.ContainsFunc(bin, func(i int) bool { return of(&b.samples[i]).Len() > 0 }) {
+// join joins a tensor of the samples of a bin, of so many bytes a token: zeros where a sample leaves it out, and nothing
+// where all do. Every byte is written once: bytes.Join does not clear what it allocates.
+func (b *batch) join(bin []int, width int, of func(*schemas.Sample) []byte) []byte {
+	if !slices.ContainsFunc(bin, func(i int) bool { return len(of(b.samples[i])) > 0 }) {
 		return nil
 	}
-	joined := make(schemas.Float32s, 0, 4*n)
+	b.pieces = b.pieces[:0]
 	for _, i := range bin {
-		if t := of(&b.samples[i]); t.Len() > 0 {
-			joined = append(joined, t...)
-		} else {
-			joined = append(joined, make([]byte, 4*b.lengths[i])...)
+		piece := of(b.samples[i])
+		if len(piece) == 0 {
+			piece = b.zero(width * b.lengths[i])
 		}
+		b.pieces = append(b.pieces, piece)
 	}
-	return joined
+	return bytes.Join(b.pieces, nil)
+}
+
+func (b *batch) zero(n int) []byte {
+	if len(b.zeros) < n {
+		b.zeros = make([]byte, n)
+	}
+	return b.zeros[:n]
 }

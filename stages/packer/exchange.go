@@ -2,6 +2,7 @@ package packer
 
 import (
 	"cmp"
+	"math"
 	"slices"
 )
 
@@ -16,99 +17,131 @@ const (
 	triedPairs = 16
 )
 
-// equalize lowers the cost of the costliest bin of a micro-step by exchanging items with the others, until it is close
-// to the mean or no exchange helps. No bin grows beyond capacity.
-func equalize(bins [][]int, lengths []int, cost []int64, capacity int) {
-	loads, costs := make([]int, len(bins)), make([]int64, len(bins))
-	total := int64(0)
-	for i, bin := range bins {
-		loads[i], costs[i] = sumOf(lengths, bin), sumOf(cost, bin)
-		total += costs[i]
-	}
-	mean := total / int64(len(bins))
-	partners := upTo(len(bins))
-	for range 32 * len(bins) {
-		hi := slices.Index(costs, slices.Max(costs))
-		if costs[hi]-mean <= mean/closeEnough {
-			return
-		}
-		slices.SortFunc(partners, func(a, b int) int {
-			return cmp.Or(cmp.Compare(costs[a], costs[b]), a-b)
-		})
-		if !slices.ContainsFunc(partners, func(lo int) bool {
-			gap := costs[hi] - costs[lo]
-			give, take, left := exchange(parts(bins[hi], lengths, cost, true), parts(bins[lo], lengths, cost, true), limits{
-				roomHi: capacity - loads[hi], roomLo: capacity - loads[lo], mostLo: gap, gap: gap,
-			})
-			if left == gap {
-				return false
-			}
-			trade(&bins[hi], &bins[lo], give, take)
-			loads[hi] += take.tokens - give.tokens
-			loads[lo] += give.tokens - take.tokens
-			costs[hi] += take.cost - give.cost
-			costs[lo] += give.cost - take.cost
-			return true
-		}) {
-			return
-		}
-	}
-}
-
 // A part is what of a bin may change places: nothing, an item, or two.
 type part struct {
-	items  []int
-	tokens int
-	cost   int64
+	cost          int64
+	tokens        int
+	bin           int32 // of those of its side
+	order         int32 // among the parts of its bin
+	first, second int32 // its items, or none
 }
 
-func parts(bin, lengths []int, cost []int64, pairs bool) []part {
-	all := []part{{}}
+const none = -1
+
+// appendParts adds the parts of a bin.
+func appendParts(to []part, index int, bin, lengths []int, cost []int64) []part {
+	order := int32(0)
+	add := func(tokens int, cost int64, first, second int) {
+		to = append(to, part{cost, tokens, int32(index), order, int32(first), int32(second)})
+		order++
+	}
+	add(0, 0, none, none)
 	stride := 1 + (len(bin)-1)/triedItems
 	for k := 0; k < len(bin); k += stride {
 		i := bin[k]
-		all = append(all, part{bin[k : k+1 : k+1], lengths[i], cost[i]})
+		add(lengths[i], cost[i], i, none)
 	}
-	if !pairs || len(bin) > triedPairs {
-		return all
+	if len(bin) > triedPairs {
+		return to
 	}
 	for k, i := range bin {
 		for _, j := range bin[:k] {
-			all = append(all, part{[]int{i, j}, lengths[i] + lengths[j], cost[i] + cost[j]})
+			add(lengths[i]+lengths[j], cost[i]+cost[j], i, j)
 		}
 	}
-	return all
+	return to
 }
 
-// limits of an exchange between two bins.
-type limits struct {
-	roomHi, roomLo int   // tokens each may gain
-	mostLo         int64 // cost the cheaper one may gain
-	gap            int64 // difference of costs that is to become small
+// rising sorts parts by cost.
+func rising(parts []part) []part {
+	slices.SortFunc(parts, func(a, b part) int { return cmp.Compare(a.cost, b.cost) })
+	return parts
 }
 
-// exchange finds the parts of a bin and of a cheaper one that should change places, and the difference of costs that
-// this leaves: the gap itself where none helps.
-func exchange(hi, lo []part, lim limits) (give, take part, left int64) {
-	left = lim.gap
-	for _, g := range hi {
-		for _, t := range lo {
-			moved, tokens := g.cost-t.cost, g.tokens-t.tokens
-			if d := distance(lim.gap, 2*moved); d < left && moved <= lim.mostLo && tokens <= lim.roomLo && -tokens <= lim.roomHi {
-				give, take, left = g, t, d
+// A side of an exchange is a bin, or the bins of a rank.
+type side struct {
+	parts []part // by rising cost
+	loads []int  // tokens of each bin
+	// costs of each bin, and the most it may come to; nil where that does not matter.
+	costs, most []int64
+}
+
+// slack is the most cost that a bin may gain.
+func (s *side) slack() int64 {
+	if s.most == nil {
+		return math.MaxInt64
+	}
+	slack := int64(0)
+	for j, most := range s.most {
+		slack = max(slack, most-s.costs[j])
+	}
+	return slack
+}
+
+// exchange finds the parts of two sides that should change places: those that leave the least of the gap, which is the
+// cost that hi is above lo. Without any that leaves less than enough, ok is false. Of equals the first counts.
+//
+// For each part of hi, the search looks at those of lo in the order of how much they would leave, and ends at the first
+// that would leave more than is left already.
+func exchange(hi, lo side, capacity int, gap, enough int64) (give, take part, ok bool) {
+	left := enough
+	slack := lo.slack()
+	best, least := 0, 0 // of lo, by its cost: the first at the ideal, and the first with which no more moves than may
+	for i := range hi.parts {
+		g := &hi.parts[i]
+		ideal := 2*g.cost - gap // twice the cost of what comes back and leaves nothing
+		for best < len(lo.parts) && 2*lo.parts[best].cost < ideal {
+			best++
+		}
+		for least < len(lo.parts) && g.cost-lo.parts[least].cost > slack {
+			least++
+		}
+		try := func(k int) (more bool) {
+			t := &lo.parts[k]
+			d := distance(2*t.cost, ideal)
+			if d > left {
+				return false
 			}
+			if !fits(g, t, &hi, &lo, capacity) || d == left && (!ok || !before(g, t, &give, &take)) {
+				return true
+			}
+			give, take, left, ok = *g, *t, d, true
+			return true
+		}
+		for k := max(best, least); k < len(lo.parts) && try(k); k++ {
+		}
+		for k := best - 1; k >= least && try(k); k-- {
 		}
 	}
-	return give, take, left
+	return give, take, ok
+}
+
+// fits reports whether bins stay within what they may have when parts of two sides change places.
+func fits(g, t *part, hi, lo *side, capacity int) bool {
+	tokens := g.tokens - t.tokens
+	return lo.loads[t.bin]+tokens <= capacity && hi.loads[g.bin]-tokens <= capacity &&
+		(lo.most == nil || lo.costs[t.bin]+g.cost-t.cost <= lo.most[t.bin])
+}
+
+// before orders exchanges that leave the same.
+func before(g, t, give, take *part) bool {
+	return cmp.Or(cmp.Compare(g.bin, give.bin), cmp.Compare(t.bin, take.bin), cmp.Compare(g.order, give.order), cmp.Compare(t.order, take.order)) < 0
 }
 
 func distance(a, b int64) int64 { return max(a-b, b-a) }
 
 // trade lets parts of two bins change places.
 func trade(hi, lo *[]int, give, take part) {
-	*hi, *lo = append(remove(*hi, give), take.items...), append(remove(*lo, take), give.items...)
+	*hi, *lo = replace(*hi, give, take), replace(*lo, take, give)
 }
 
-func remove(bin []int, p part) []int {
-	return slices.DeleteFunc(slices.Clone(bin), func(i int) bool { return slices.Contains(p.items, i) })
+// replace takes a part out of a bin and puts another one in.
+func replace(bin []int, out, in part) []int {
+	bin = slices.DeleteFunc(bin, func(i int) bool { return i == int(out.first) || i == int(out.second) })
+	for _, i := range []int32{in.first, in.second} {
+		if i != none {
+			bin = append(bin, int(i))
+		}
+	}
+	return bin
 }

@@ -12,7 +12,13 @@ import (
 type verdict struct {
 	fate    string // empty where it can be packed
 	filter  string
-	samples []schemas.Sample // to pack, by rollout and branch
+	samples []*schemas.Sample // to pack, by rollout and branch
+}
+
+// packs reports whether a sample of a rollout is to be packed.
+func (v *verdict) packs(rollout int) bool {
+	_, found := slices.BinarySearchFunc(v.samples, rollout, func(s *schemas.Sample, r int) int { return cmp.Compare(s.RolloutIndex, r) })
+	return found
 }
 
 // judge says whether a group can be packed into a step. That of the next step is final: no later step suits a group
@@ -38,7 +44,10 @@ func (c *Core) judge(g *schemas.SampleGroup, step int64) (verdict, error) {
 			return verdict{fate: schemas.FateStale}, nil
 		}
 	}
-	v := verdict{samples: slices.Clone(g.Samples)}
+	v := verdict{samples: make([]*schemas.Sample, len(g.Samples))}
+	for i := range g.Samples {
+		v.samples[i] = &g.Samples[i]
+	}
 	if longest > c.run.SeqLen {
 		switch c.cfg.Overlong {
 		case OverlongError:
@@ -52,22 +61,25 @@ func (c *Core) judge(g *schemas.SampleGroup, step int64) (verdict, error) {
 			return verdict{fate: schemas.FateOverlong}, nil
 		}
 	}
-	slices.SortStableFunc(v.samples, func(a, b schemas.Sample) int {
+	slices.SortStableFunc(v.samples, func(a, b *schemas.Sample) int {
 		return cmp.Or(cmp.Compare(a.RolloutIndex, b.RolloutIndex), cmp.Compare(a.Branch, b.Branch))
 	})
 	return v, nil
 }
 
 // cutTo cuts all tensors of each sample to n tokens together, and leaves out a sample that then has nothing to train on.
-func cutTo(samples []schemas.Sample, n int) []schemas.Sample {
+// The samples themselves stay as they are.
+func cutTo(samples []*schemas.Sample, n int) []*schemas.Sample {
 	cut := func(t schemas.Float32s) schemas.Float32s { return t.Slice(0, min(n, t.Len())) }
 	kept := samples[:0]
 	for _, s := range samples {
 		if s.TokenIDs.Len() > n {
+			short := *s
+			s = &short
 			s.TokenIDs, s.Mask, s.Logprobs = s.TokenIDs.Slice(0, n), s.Mask[:n], cut(s.Logprobs)
 			s.Advantages, s.Temperatures = cut(s.Advantages), cut(s.Temperatures)
 			s.CeWeights, s.RefKlWeights, s.RefLogprobs = cut(s.CeWeights), cut(s.RefKlWeights), cut(s.RefLogprobs)
-			if lossTokensOf(&s).any == 0 {
+			if lossTokensOf(s).any == 0 {
 				continue
 			}
 		}

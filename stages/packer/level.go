@@ -18,13 +18,15 @@ type leveler struct {
 	costs    [][]int64 // of each bin
 	slowest  []int64   // cost of the costliest bin of each micro-step
 	total    []int64   // of each rank
+	mean     int64     // of the totals
+	offered  [][]part  // what each rank has to give; empty since its bins changed
 }
 
 func newLeveler(dealt [][][]int, lengths []int, cost []int64, capacity int) *leveler {
 	l := &leveler{
 		dealt: dealt, lengths: lengths, cost: cost, capacity: capacity,
 		loads: make([][]int, len(dealt)), costs: make([][]int64, len(dealt)),
-		slowest: make([]int64, len(dealt[0])), total: make([]int64, len(dealt)),
+		slowest: make([]int64, len(dealt[0])), total: make([]int64, len(dealt)), offered: make([][]part, len(dealt)),
 	}
 	for r, bins := range dealt {
 		for j, bin := range bins {
@@ -35,21 +37,21 @@ func newLeveler(dealt [][][]int, lengths []int, cost []int64, capacity int) *lev
 			l.total[r] += c
 		}
 	}
+	l.mean = sumOf(l.total, upTo(len(l.total))) / int64(len(l.total))
 	return l
 }
 
 // run levels until the most loaded rank is close to the mean or nothing helps.
 func (l *leveler) run() {
-	mean := sumOf(l.total, upTo(len(l.total))) / int64(len(l.total))
 	for range 32 * len(l.total) {
 		hi := slices.Index(l.total, slices.Max(l.total))
-		if l.total[hi]-mean <= mean/closeEnough {
+		if l.total[hi]-l.mean <= l.mean/closeEnough {
 			return
 		}
 		partners := upTo(len(l.total))
 		slices.SortFunc(partners, func(a, b int) int { return cmp.Or(cmp.Compare(l.total[a], l.total[b]), a-b) })
 		if !slices.ContainsFunc(partners, func(r int) bool { return l.swapBins(hi, r) || l.exchangeItems(hi, r, false) }) &&
-			!l.swapAcross(hi, mean) &&
+			!l.swapAcross(hi) &&
 			!slices.ContainsFunc(partners, func(r int) bool { return l.exchangeItems(hi, r, true) }) {
 			return
 		}
@@ -58,8 +60,8 @@ func (l *leveler) run() {
 
 // swapAcross lets rank hi exchange a bin for one of another micro-step. Of the exchanges that take at least half of
 // what it has above the mean, it is the one that costs the micro-steps least.
-func (l *leveler) swapAcross(hi int, mean int64) bool {
-	limit := mean + (l.total[hi]-mean)/2
+func (l *leveler) swapAcross(hi int) bool {
+	limit := l.mean + (l.total[hi]-l.mean)/2
 	rank, from, to, least := -1, 0, 0, int64(math.MaxInt64)
 	for r := range l.total {
 		for i, a := range l.costs[hi] {
@@ -80,7 +82,7 @@ func (l *leveler) swapAcross(hi int, mean int64) bool {
 	l.dealt[hi][from], l.dealt[rank][to] = l.dealt[rank][to], l.dealt[hi][from]
 	l.loads[hi][from], l.loads[rank][to] = l.loads[rank][to], l.loads[hi][from]
 	l.costs[hi][from], l.costs[rank][to] = l.costs[rank][to], l.costs[hi][from]
-	l.total[hi], l.total[rank] = l.total[hi]-moved, l.total[rank]+moved
+	l.moved(hi, rank, moved)
 	l.slowest[from], l.slowest[to] = max(l.slowest[from], l.costs[hi][from]), max(l.slowest[to], l.costs[rank][to])
 	return true
 }
@@ -101,42 +103,59 @@ func (l *leveler) swapBins(hi, lo int) bool {
 	l.dealt[hi][best], l.dealt[lo][best] = l.dealt[lo][best], l.dealt[hi][best]
 	l.loads[hi][best], l.loads[lo][best] = l.loads[lo][best], l.loads[hi][best]
 	l.costs[hi][best], l.costs[lo][best] = l.costs[lo][best], l.costs[hi][best]
-	l.total[hi], l.total[lo] = l.total[hi]-moved, l.total[lo]+moved
+	l.moved(hi, lo, moved)
 	return true
 }
 
 // exchangeItems trades items of any two bins of the ranks. Unless slower is set, no micro-step becomes slower.
 func (l *leveler) exchangeItems(hi, lo int, slower bool) bool {
 	gap := l.total[hi] - l.total[lo]
-	left := gap - gap/8
-	var from, to int
-	var give, take part
-	for i, a := range l.dealt[hi] {
-		gives := parts(a, l.lengths, l.cost, false)
-		for j, b := range l.dealt[lo] {
-			lim := limits{
-				roomHi: l.capacity - l.loads[hi][i], roomLo: l.capacity - l.loads[lo][j],
-				mostLo: l.slowest[j] - l.costs[lo][j], gap: gap,
-			}
-			if slower {
-				lim.mostLo = gap
-			}
-			if g, t, d := exchange(gives, parts(b, l.lengths, l.cost, false), lim); d < left {
-				from, to, give, take, left = i, j, g, t, d
-			}
-		}
+	from, to := l.side(hi), l.side(lo)
+	if !slower {
+		to.most = l.most(lo)
 	}
-	if left == gap-gap/8 {
+	give, take, ok := exchange(from, to, l.capacity, gap, gap-gap/8)
+	if !ok {
 		return false
 	}
-	trade(&l.dealt[hi][from], &l.dealt[lo][to], give, take)
-	l.loads[hi][from] += take.tokens - give.tokens
-	l.loads[lo][to] += give.tokens - take.tokens
+	i, j := give.bin, take.bin
+	trade(&l.dealt[hi][i], &l.dealt[lo][j], give, take)
+	l.loads[hi][i] += take.tokens - give.tokens
+	l.loads[lo][j] += give.tokens - take.tokens
 	moved := give.cost - take.cost
-	l.costs[hi][from] -= moved
-	l.costs[lo][to] += moved
-	l.total[hi] -= moved
-	l.total[lo] += moved
-	l.slowest[to] = max(l.slowest[to], l.costs[lo][to])
+	l.costs[hi][i] -= moved
+	l.costs[lo][j] += moved
+	l.slowest[j] = max(l.slowest[j], l.costs[lo][j])
+	l.moved(hi, lo, moved)
 	return true
+}
+
+// side is what a rank brings to an exchange.
+func (l *leveler) side(rank int) side {
+	if len(l.offered[rank]) == 0 {
+		parts := l.offered[rank]
+		for j, bin := range l.dealt[rank] {
+			parts = appendParts(parts, j, bin, l.lengths, l.cost)
+		}
+		l.offered[rank] = rising(parts)
+	}
+	return side{parts: l.offered[rank], loads: l.loads[rank], costs: l.costs[rank]}
+}
+
+// most is what the bins of a rank may cost: what the slowest of their micro-steps does, or that much more that the rank
+// comes to the mean if each of its bins does the same. It has to come from somewhere.
+func (l *leveler) most(rank int) []int64 {
+	short := max(0, l.mean-l.total[rank]) / int64(len(l.slowest))
+	most := slices.Clone(l.slowest)
+	for j, c := range l.costs[rank] {
+		most[j] = max(most[j], c+short)
+	}
+	return most
+}
+
+// moved accounts for cost that has gone from one rank to another.
+func (l *leveler) moved(from, to int, cost int64) {
+	l.total[from] -= cost
+	l.total[to] += cost
+	l.offered[from], l.offered[to] = l.offered[from][:0], l.offered[to][:0]
 }

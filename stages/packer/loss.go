@@ -1,6 +1,11 @@
 package packer
 
-import "github.com/prl-project/prl/schemas"
+import (
+	"bytes"
+	"encoding/binary"
+
+	"github.com/prl-project/prl/schemas"
+)
 
 // Loss components, in the order in which MicroBatch.loss_tokens names them.
 const (
@@ -13,15 +18,25 @@ const (
 type lossTokens struct{ rl, ce, refKL, any int64 }
 
 func countLoss(mask schemas.Uint8s, ce, refKL schemas.Float32s) (t lossTokens) {
+	if len(ce) == 0 && len(refKL) == 0 {
+		rl := int64(len(mask) - bytes.Count(mask, []byte{0}))
+		return lossTokens{rl: rl, any: rl}
+	}
 	for i := range mask {
-		rl, inCE, inRefKL := mask[i] != 0, nonzero(ce, i), nonzero(refKL, i)
-		t.add(lossTokens{one(rl), one(inCE), one(inRefKL), one(rl || inCE || inRefKL)})
+		inRL, inCE, inRefKL := one(mask[i] != 0), one(nonzero(ce, i)), one(nonzero(refKL, i))
+		t.rl += inRL
+		t.ce += inCE
+		t.refKL += inRefKL
+		t.any += inRL | inCE | inRefKL
 	}
 	return t
 }
 
-// nonzero reports whether weight i of a tensor, which may be left out, is other than 0.
-func nonzero(weights schemas.Float32s, i int) bool { return weights.Len() > 0 && weights.At(i) != 0 }
+// nonzero reports whether weight i of a tensor, which may be left out, is other than 0. It looks at the bits: all but the
+// sign, since -0 is 0.
+func nonzero(weights schemas.Float32s, i int) bool {
+	return len(weights) > 0 && binary.LittleEndian.Uint32(weights[4*i:])<<1 != 0
+}
 
 func one(in bool) int64 {
 	if in {

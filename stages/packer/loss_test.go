@@ -56,9 +56,13 @@ func TestInvariant_EveryToken(t *testing.T) {
 		var count lossTokens
 		for id := int64(0); left > 0; id++ {
 			g := imitated(rng, group(id, version(0), 1+rng.IntN(30), 1+rng.IntN(30)))
-			for _, s := range cutTo(append([]schemas.Sample{}, g.Samples...), run.SeqLen) {
-				want[key{id, s.RolloutIndex}] = s
-				count.add(lossTokensOf(&s))
+			var samples []*schemas.Sample
+			for i := range g.Samples {
+				samples = append(samples, &g.Samples[i])
+			}
+			for _, s := range cutTo(samples, run.SeqLen) {
+				want[key{id, s.RolloutIndex}] = *s
+				count.add(lossTokensOf(s))
 			}
 			groups, left = append(groups, g), left-2
 		}

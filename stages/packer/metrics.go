@@ -20,7 +20,7 @@ type stepFigures struct {
 }
 
 // countRollouts counts the rollouts of a group's samples, which are in the order of rollouts.
-func (f *stepFigures) countRollouts(samples []schemas.Sample) {
+func (f *stepFigures) countRollouts(samples []*schemas.Sample) {
 	for i := range samples {
 		if i == 0 || samples[i].RolloutIndex != samples[i-1].RolloutIndex {
 			f.rollouts++

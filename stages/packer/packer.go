@@ -153,17 +153,13 @@ func (c *Core) end(g *schemas.SampleGroup, v verdict, step *int64, out *pipeline
 		Env: g.Env, GroupID: g.GroupID, TaskIndex: g.TaskIndex, Fate: v.fate, Step: step, Filter: v.filter,
 		Rollouts: make([]schemas.RolloutFate, len(g.Rollouts)),
 	}
-	packed := map[int]bool{}
-	for i := range v.samples {
-		packed[v.samples[i].RolloutIndex] = true
-	}
 	for i, r := range g.Rollouts {
 		switch {
 		case v.fate != schemas.FatePacked:
 			if r.Fate == "" {
 				r.Fate = v.fate
 			}
-		case packed[r.RolloutIndex]:
+		case v.packs(r.RolloutIndex):
 			r.Fate = schemas.FatePacked
 		case r.Fate == "":
 			r.Fate = schemas.FateOverlong // only a cut at seq_len takes a rollout out of a group
@@ -183,8 +179,8 @@ func (c *Core) hold(h *held) {
 	}
 	c.barren = barren{}
 	c.rollouts += h.group.Emitted
-	for i := range h.samples {
-		c.tokens += h.samples[i].TokenIDs.Len()
+	for _, s := range h.samples {
+		c.tokens += s.TokenIDs.Len()
 	}
 }
 

@@ -136,11 +136,8 @@ func nodeStart(n *schemas.Node) (lowest *int64) {
 		if i+1 < len(n.Versions) {
 			end = min(end, n.Versions[i+1].Offset)
 		}
-		for k := v.Offset; k < end; k++ {
-			if n.Mask[k] == 1 {
-				lowest = lower(lowest, &n.Versions[i].Version)
-				break
-			}
+		if v.Offset < end && bytes.IndexByte(n.Mask[v.Offset:end], 1) >= 0 {
+			lowest = lower(lowest, &n.Versions[i].Version)
 		}
 	}
 	return lowest

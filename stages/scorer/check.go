@@ -1,6 +1,7 @@
 package scorer
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 
@@ -27,18 +28,13 @@ func check(t *schemas.Trace, teacher bool) error {
 		if len(n.Mask) > 0 && n.Mask[0] == 1 && (n.Parent < 0 || !begun[n.Parent]) {
 			return fmt.Errorf("nodes.%d: the first token of a branch was sampled from nothing", i)
 		}
-		first := -1 // sampled token
-		for k, m := range n.Mask {
-			if m > 1 {
-				return fmt.Errorf("nodes.%d.mask: element %d is %d", i, k, m)
-			}
-			if m == 1 && first < 0 {
-				first = k
-			}
-			if n.TokenIDs.At(k) < 0 {
-				return fmt.Errorf("nodes.%d.token_ids: element %d is %d", i, k, n.TokenIDs.At(k))
-			}
+		if k := n.Mask.NotBit(); k >= 0 {
+			return fmt.Errorf("nodes.%d.mask: element %d is %d", i, k, n.Mask[k])
 		}
+		if k := n.TokenIDs.Negative(); k >= 0 {
+			return fmt.Errorf("nodes.%d.token_ids: element %d is %d", i, k, n.TokenIDs.At(k))
+		}
+		first := bytes.IndexByte(n.Mask, 1) // sampled token
 		sampled := first >= 0
 		if sampled && t.Policy == "" && (len(n.Versions) == 0 || n.Versions[0].Offset > first) {
 			return fmt.Errorf("nodes.%d.versions: token %d was sampled by no version, so it could never be too old", i, first)
@@ -49,10 +45,8 @@ func check(t *schemas.Trace, teacher bool) error {
 		if sampled && teacher && len(n.RefLogprobs) != 4*len(n.Mask) {
 			return fmt.Errorf("nodes.%d.ref_logprobs: %d of %d tokens have a teacher's: set teacher in [envs.%s], or another scorer.advantage", i, n.RefLogprobs.Len(), len(n.Mask), t.Env)
 		}
-		for k := range n.TokenRewards.Len() {
-			if v := float64(n.TokenRewards.At(k)); math.IsNaN(v) || math.IsInf(v, 0) {
-				return fmt.Errorf("nodes.%d.token_rewards: element %d is %v", i, k, v)
-			}
+		if k := n.TokenRewards.NotFinite(); k >= 0 {
+			return fmt.Errorf("nodes.%d.token_rewards: element %d is %v", i, k, n.TokenRewards.At(k))
 		}
 	}
 	if tokens, nodes := branchSizes(t); tokens > maxBranchTokens || nodes > maxBranchTokens {

@@ -1,7 +1,9 @@
 package scorer
 
 import (
+	"bytes"
 	"encoding/binary"
+	"iter"
 	"math"
 	"slices"
 
@@ -36,7 +38,7 @@ func (r *rollout) parts(number int, roles []string) (parts []part, length int) {
 	}
 	slices.Reverse(parts)
 	for i := range parts {
-		if slices.Contains(parts[i].node.Mask, 1) {
+		if bytes.IndexByte(parts[i].node.Mask, 1) >= 0 {
 			break
 		}
 		parts[i].to = parts[i].from // nobody had said anything yet
@@ -109,58 +111,74 @@ func allocate(s *schemas.Sample, n int, ce, ref bool) {
 
 // write puts a message into a sample's tensors, from token at on.
 func write(s *schemas.Sample, at int, p part, credit advantage.Credit) {
-	n := p.node
+	n, to := p.node, at+len(p.node.Mask)
 	copy(s.TokenIDs[4*at:], n.TokenIDs)
 	copy(s.Logprobs[4*at:], n.Logprobs)
-	one, temperature := math.Float32bits(1), math.Float32bits(float32(n.Temperature))
-	temperatures := s.Temperatures[4*at:]
-	for k, m := range n.Mask {
-		bits := one
-		if m == 1 {
-			bits = temperature
-		}
-		binary.LittleEndian.PutUint32(temperatures[4*k:], bits)
+	fill(s.Temperatures.Slice(at, to), 1)
+	for from, to := range runs(n.Mask) {
+		fill(s.Temperatures.Slice(at+from, at+to), float32(n.Temperature))
 	}
 	if p.first >= 0 {
 		train(s, at, p, credit)
 	}
-	for k := p.from; k < p.to; k++ {
-		put(s.CeWeights, at+k, credit.Answers)
+	if p.from < p.to {
+		fill(s.CeWeights.Slice(at+p.from, at+p.to), credit.Answers)
 	}
 }
 
 // train credits the sampled tokens of a message.
 func train(s *schemas.Sample, at int, p part, credit advantage.Credit) {
-	mask := p.node.Mask
-	if credit.RL {
-		copy(s.Mask[at:], mask)
-		next := p.first
-		for k, m := range mask {
-			if m == 1 {
-				put(s.Advantages, at+k, credit.At(next))
-				next++
+	next := p.first
+	for from, to := range runs(p.node.Mask) {
+		i, j := at+from, at+to
+		if credit.RL {
+			copy(s.Mask[i:j], p.node.Mask[from:to])
+			if credit.Tokens == nil {
+				fill(s.Advantages.Slice(i, j), credit.All)
+			} else {
+				for k := range to - from {
+					put(s.Advantages, i+k, credit.At(next+k))
+				}
 			}
 		}
+		if credit.CE != 0 {
+			fill(s.CeWeights.Slice(i, j), credit.CE)
+		}
+		if credit.RefKL != 0 {
+			fill(s.RefKlWeights.Slice(i, j), credit.RefKL)
+			copy(s.RefLogprobs.Slice(i, j), p.node.RefLogprobs.Slice(from, to))
+		}
+		next += to - from
 	}
-	if credit.CE != 0 {
-		fill(s.CeWeights, at, mask, credit.CE)
-	}
-	if credit.RefKL != 0 {
-		fill(s.RefKlWeights, at, mask, credit.RefKL)
-		for k, m := range mask {
-			if m == 1 {
-				put(s.RefLogprobs, at+k, p.node.RefLogprobs.At(k))
+}
+
+// runs are the stretches of sampled tokens, from the first to behind the last.
+func runs(mask schemas.Uint8s) iter.Seq2[int, int] {
+	return func(yield func(from, to int) bool) {
+		for to := 0; ; {
+			from := bytes.IndexByte(mask[to:], 1)
+			if from < 0 {
+				return
+			}
+			from += to
+			if to = bytes.IndexByte(mask[from:], 0); to < 0 {
+				to = len(mask) - from
+			}
+			if to += from; !yield(from, to) {
+				return
 			}
 		}
 	}
 }
 
-// fill puts v where the mask is 1, from element at on.
-func fill(t schemas.Float32s, at int, mask schemas.Uint8s, v float32) {
-	for k, m := range mask {
-		if m == 1 {
-			put(t, at+k, v)
-		}
+// fill makes every element v.
+func fill(t schemas.Float32s, v float32) {
+	if len(t) == 0 {
+		return
+	}
+	binary.LittleEndian.PutUint32(t, math.Float32bits(v))
+	for n := 4; n < len(t); n *= 2 {
+		copy(t[n:], t[:n])
 	}
 }
 

@@ -3,6 +3,7 @@ package scorer
 import (
 	"bytes"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/prl-project/prl/schemas"
@@ -272,5 +273,22 @@ func TestFilters(t *testing.T) {
 	}), traces...)
 	if sg.Reason != "filtered" || sg.Filter != "truncated" || sg.Monitored["truncated"] != 0 {
 		t.Errorf("reason %q, filter %q, monitored %v: the first sample was truncated", sg.Reason, sg.Filter, sg.Monitored)
+	}
+}
+
+// Tokens that were not sampled may stand between those that were: advantages are those of the sampled ones, in order.
+func TestRuns(t *testing.T) {
+	tr := trace(0, 1, 0, 1)
+	tr.Nodes[1] = answer(0, 10, 7, run(0, 4))
+	tr.Nodes[1].Mask = schemas.Uint8s{1, 1, 0, 0, 1, 0, 1}
+	s, _ := newRollout(tr).sample(0, advantage.Credit{RL: true, Tokens: []float32{1, 2, 3, 4}}, nil)
+	if got, want := s.Advantages.Values(), []float32{0, 0, 1, 2, 0, 0, 3, 0, 4}; !slices.Equal(got, want) {
+		t.Errorf("advantages %v, want %v", got, want)
+	}
+	if got, want := s.Temperatures.Values(), []float32{1, 1, 0.5, 0.5, 1, 1, 0.5, 1, 0.5}; !slices.Equal(got, want) {
+		t.Errorf("temperatures %v, want %v", got, want)
+	}
+	for from, to := range runs(schemas.Uint8s{0, 0}) {
+		t.Errorf("tokens %d to %d were not sampled", from, to)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/pipeline/pipelinetest"
 	"github.com/prl-project/prl/schemas"
-	"github.com/prl-project/prl/stages/scorer/advantage"
 )
 
 func newCore(partitions int, partition int32) pipelinetest.New {
@@ -150,6 +149,7 @@ func TestPoison(t *testing.T) {
 		"eval":          func(t *schemas.Trace) { t.Eval = "held-out" },
 		"partition":     func(t *schemas.Trace) { t.GroupID = 2 },
 		"mask":          func(t *schemas.Trace) { t.Nodes[1].Mask[0] = 2 },
+		"token":         func(t *schemas.Trace) { t.Nodes[0].TokenIDs[3] = 0x80 },
 		"temperature":   func(t *schemas.Trace) { t.Nodes[1].Temperature = 0 },
 		"too small":     func(t *schemas.Trace) { t.Nodes[1].Temperature = 1e-60 },
 		"logprobs":      func(t *schemas.Trace) { t.Nodes[1].Logprobs = nil },
@@ -280,48 +280,6 @@ func TestInvariant_Determinism(t *testing.T) {
 		if !bytes.Equal(got, want) {
 			t.Fatal("another order gave other bytes")
 		}
-	}
-}
-
-// BenchmarkGroup scores a group of eight rollouts of 12 nodes with 256 tokens each.
-func BenchmarkGroup(b *testing.B) {
-	var traces []*schemas.Trace
-	for i := range 8 {
-		t := trace(0, 8, i, float64(i+1))
-		t.Nodes = nil
-		for k := range 12 {
-			if k%2 == 0 {
-				t.Nodes = append(t.Nodes, prompt(k-1, 0, 256))
-				t.Nodes[k].Role = "tool"
-			} else {
-				t.Nodes = append(t.Nodes, answer(k-1, 0, 256, run(0, 1)))
-				t.Nodes[k].RefLogprobs = t.Nodes[k].Logprobs
-			}
-		}
-		traces = append(traces, t)
-	}
-	for _, name := range advantage.Names() {
-		b.Run(name, func(b *testing.B) {
-			newCore := coreOf(with(func(s *Settings) { s.Advantage = name }), 1, 0)
-			b.ReportAllocs()
-			for b.Loop() {
-				core, err := newCore(nil)
-				if err != nil {
-					b.Fatal(err)
-				}
-				var out pipeline.Out
-				for i, t := range traces {
-					if err := core.Process(pipeline.Record{Ref: pipeline.Ref{Offset: int64(i)}, Value: t}, &out); err != nil {
-						b.Fatal(err)
-					}
-				}
-				if len(out.Emitted) != 1 || len(out.Emitted[0].Value.(*schemas.SampleGroup).Samples) != 8 {
-					b.Fatal("no group of eight samples")
-				}
-			}
-			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "groups/s")
-			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(8*b.N), "µs/trace")
-		})
 	}
 }
 

@@ -21,6 +21,9 @@ type Config struct {
 	MaxBufferedBytes int64 `toml:"max_buffered_bytes"`
 	// Drain is how long a stop goes on reading towards the end of the topics.
 	Drain pipeline.Duration `toml:"drain"`
+	// Share divides the partitions among several sinks: this is which of how many, counted from 0, as "0/2" and "1/2"; empty for a
+	// sink that writes everything.
+	Share string `toml:"share"`
 }
 
 // DefaultConfig writes a file every minute at the latest.
@@ -42,5 +45,6 @@ func (c Config) Validate() error {
 	case c.Drain < 0:
 		return fmt.Errorf("sink.drain = %v: 0s or more", c.Drain)
 	}
-	return nil
+	_, err := parseShare(c.Share)
+	return err
 }

@@ -7,7 +7,7 @@
 // Reads: every topic of the run, committed records only, from the start; new topics are found while it runs.
 // Writes: <dir>/<table>/<topic>-<topic id>-<partition>-<start>.parquet, and nothing to Kafka. A table is a kind of
 // record (tasks of all environments are one table), its columns are the fields of the record's schema.
-// Key: topic, partition and start position name a file.
+// Key: topic, partition and start position name a file. Several sinks divide the partitions (sink.share).
 // State: the files. Each says in its metadata where it ends, and the next one starts there, gaps of the offsets
 // included; it is created only if there is none of that name. So the files of a partition are one chain, whoever
 // writes them: a sink that comes second throws its buffer away, looks where the chain ends now, and goes on there.
@@ -33,7 +33,7 @@ import (
 
 const (
 	stage = "sink"
-	// pollWait bounds how late a file's age is noticed.
+	// pollWait bounds a wait for records.
 	pollWait = 250 * time.Millisecond
 	// pollRecords bounds what one poll may carry a file above its limits.
 	pollRecords = 5000
@@ -48,6 +48,7 @@ const (
 type Sink struct {
 	rt      *pipeline.Runtime
 	cfg     Config
+	share   share
 	metrics *metrics
 }
 
@@ -59,9 +60,13 @@ func New(rt *pipeline.Runtime, cfg Config) (*Sink, error) {
 	if cfg.Dir == "" {
 		cfg.Dir = filepath.Join("runs", rt.Run.Name, "parquet")
 	}
+	part, err := parseShare(cfg.Share)
+	if err != nil {
+		return nil, err
+	}
 	rt.Health.Set(stage, false)
 	m, err := newMetrics(rt.Registry)
-	return &Sink{rt, cfg, m}, err
+	return &Sink{rt, cfg, part, m}, err
 }
 
 // Run writes until ctx ends. Then it reads on to where the topics ended at that moment, under a deadline, writes
@@ -87,7 +92,7 @@ func (s *Sink) Run(ctx context.Context) error {
 			due = now.Add(discoverEvery)
 			s.rt.Health.Set(stage, true)
 		}
-		if err := r.poll(ctx); err != nil {
+		if err := r.poll(ctx, r.patience(time.Now())); err != nil {
 			return err
 		}
 		if _, err := r.flush(ctx, r.due(time.Now())); err != nil {
@@ -108,9 +113,9 @@ type reader struct {
 	lags   map[string]map[int32]int64  // by topic and partition
 }
 
-// poll takes what comes within pollWait.
-func (r *reader) poll(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, pollWait)
+// poll takes what comes within a wait.
+func (r *reader) poll(ctx context.Context, wait time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	start := time.Now()
 	fetches := r.cl.PollRecords(ctx, pollRecords)
@@ -143,6 +148,17 @@ func (r *reader) poll(ctx context.Context) error {
 		}
 	})
 	return err
+}
+
+// patience is how long a poll may wait for more: until a file is due.
+func (r *reader) patience(now time.Time) time.Duration {
+	wait := pollWait
+	r.each(func(_ string, c *Chain) {
+		if len(c.rows) > 0 {
+			wait = min(wait, c.first.Add(time.Duration(r.cfg.MaxAge)).Sub(now))
+		}
+	})
+	return wait
 }
 
 func rowOf(rec *kgo.Record) Row {

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/parquet-go/parquet-go"
@@ -44,18 +45,18 @@ func (r Row) size() int64 {
 type table struct {
 	name   string
 	record string // schema of the records; empty for dlq
-	decode func([]byte) (schemas.Record, error)
 	values columns
 	row    reflect.Type
 	schema *parquet.Schema
+	decode func([]byte) (schemas.Record, error)
 }
 
 // position is the columns of every table.
 type position struct {
 	Topic     string    `parquet:"kafka_topic"` // without the run's prefix
 	Partition int32     `parquet:"kafka_partition"`
-	Offset    int64     `parquet:"kafka_offset"`
-	Time      time.Time `parquet:"kafka_time,timestamp(millisecond:local)"` // UTC
+	Offset    int64     `parquet:"kafka_offset,delta"`
+	Time      time.Time `parquet:"kafka_time,timestamp(millisecond:local),delta"` // UTC
 	Error     *string   `parquet:"kafka_error"`
 	Raw       []byte    `parquet:"kafka_raw,optional"`
 }
@@ -72,22 +73,34 @@ type deadLetter struct {
 	Headers         map[string][]byte `avro:"headers"` // the record's own
 }
 
+// tables are those of the topics, by name; each is made once.
+var tables sync.Map
+
 // tableOf is the table of a topic, given without the run's prefix; false where the topic is none of a run's.
 func tableOf(topic string) (*table, bool) {
 	spec, ok := pipeline.TopicOf(topic)
 	if !ok {
 		return nil, false
 	}
-	t := &table{name: strings.TrimSuffix(spec.Name, "."), record: spec.Record, decode: schemas.Decode}
-	if t.record == "" {
-		t.values = columnsOf(reflect.TypeFor[deadLetter]())
-	} else {
-		t.values = columnsOf(reflect.TypeOf(schemas.New(t.record)).Elem())
+	made, ok := tables.Load(spec.Name)
+	if !ok {
+		made, _ = tables.LoadOrStore(spec.Name, newTable(spec))
 	}
+	t := *made.(*table)
+	return &t, true
+}
+
+func newTable(spec pipeline.Topic) *table {
+	t := &table{name: strings.TrimSuffix(spec.Name, "."), record: spec.Record, decode: schemas.Decode}
+	record := reflect.TypeFor[deadLetter]()
+	if t.record != "" {
+		record = reflect.TypeOf(schemas.New(t.record)).Elem()
+	}
+	t.values = columnsOf(record)
 	fields := reflect.VisibleFields(t.values.Type)
 	t.row = reflect.StructOf(append(fields[:len(fields):len(fields)], renamed(reflect.VisibleFields(reflect.TypeFor[position]()))...))
 	t.schema = parquet.SchemaOf(reflect.New(t.row).Interface())
-	return t, true
+	return t
 }
 
 // renamed keeps the position's fields from clashing with a record's.
@@ -101,54 +114,59 @@ func renamed(fields []reflect.StructField) []reflect.StructField {
 // write puts rows into a Parquet file with the given metadata. It returns how many of them could not be read; while that
 // is not known, ErrTransient.
 func (t *table) write(w io.Writer, topic string, partition int32, rows []Row, metadata map[string]string) (unreadable int, err error) {
-	options := []parquet.WriterOption{t.schema, parquet.Compression(&zstd.Codec{}), parquet.CreatedBy("prl", "sink", "")}
+	options := []parquet.WriterOption{t.schema, parquet.Compression(&zstd.Codec{}), parquet.CreatedBy("prl", "sink", ""), parquet.DictionaryMaxBytes(maxDictionary)}
 	for k, v := range metadata {
 		options = append(options, parquet.KeyValueMetadata(k, v))
 	}
-	out := parquet.NewGenericWriter[any](w, options...)
+	out := rowWriters[t.record](w, options...)
 	for _, r := range rows {
-		at := position{Topic: topic, Partition: partition, Offset: r.Offset, Time: r.Time.UTC()}
-		row := reflect.New(t.row)
-		if err := t.fill(row.Elem(), r); errors.Is(err, pipeline.ErrTransient) {
+		err := t.fill(out.next(), topic, partition, r)
+		if errors.Is(err, pipeline.ErrTransient) {
 			return unreadable, fmt.Errorf("read %s/%d@%d: %w", topic, partition, r.Offset, err)
-		} else if err != nil {
+		}
+		if err != nil {
 			unreadable++
-			row.Elem().SetZero()
-			at.Error, at.Raw = new(readable(err.Error())), r.Value
 		}
-		first := t.values.Type.NumField()
-		for i, v := 0, reflect.ValueOf(at); i < v.NumField(); i++ {
-			row.Elem().Field(first + i).Set(v.Field(i))
-		}
-		if _, err := out.Write([]any{row.Interface()}); err != nil {
-			return unreadable, fmt.Errorf("write %s/%d@%d as Parquet: %w", topic, partition, r.Offset, err)
+		if err := out.add(len(r.Value)); err != nil {
+			return unreadable, fmt.Errorf("write %s/%d to @%d as Parquet: %w", topic, partition, r.Offset, err)
 		}
 	}
-	if err := out.Close(); err != nil {
+	if err := out.close(); err != nil {
 		return unreadable, fmt.Errorf("end the Parquet file of %s/%d: %w", topic, partition, err)
 	}
 	return unreadable, nil
 }
 
-// fill sets the columns of the record's values. Tensors in the blob store stay there; the column blobs names them.
-func (t *table) fill(row reflect.Value, r Row) error {
-	src := reflect.ValueOf(readDeadLetter(r))
-	if t.record != "" {
-		v, err := t.decode(r.Value)
-		if err != nil {
-			return err
-		}
-		if v.SchemaName() != t.record {
-			return fmt.Errorf("a %s does not belong on this topic", v.SchemaName())
-		}
-		src = reflect.ValueOf(v).Elem()
+// fill makes a row of a record. The error says that the record cannot be read, as the row does.
+func (t *table) fill(row reflect.Value, topic string, partition int32, r Row) error {
+	at := position{Topic: topic, Partition: partition, Offset: r.Offset, Time: r.Time.UTC()}
+	v, err := t.read(r)
+	if err == nil {
+		t.values.set(row, v)
+	} else {
+		row.SetZero()
+		at.Error, at.Raw = new(readable(err.Error())), r.Value
 	}
-	values := reflect.New(t.values.Type).Elem()
-	t.values.set(values, src)
-	for i := range values.NumField() {
-		row.Field(i).Set(values.Field(i))
+	first := t.values.Type.NumField()
+	for i, v := 0, reflect.ValueOf(&at).Elem(); i < v.NumField(); i++ {
+		row.Field(first + i).Set(v.Field(i))
 	}
-	return nil
+	return err
+}
+
+// read decodes a record. Tensors in the blob store stay there; the column blobs names them.
+func (t *table) read(r Row) (reflect.Value, error) {
+	if t.record == "" {
+		return reflect.ValueOf(readDeadLetter(r)), nil
+	}
+	v, err := t.decode(r.Value)
+	if err != nil {
+		return reflect.Value{}, err
+	}
+	if v.SchemaName() != t.record {
+		return reflect.Value{}, fmt.Errorf("a %s does not belong on this topic", v.SchemaName())
+	}
+	return reflect.ValueOf(v).Elem(), nil
 }
 
 func readDeadLetter(r Row) deadLetter {

@@ -43,7 +43,7 @@ func (r *reader) discover(ctx context.Context) error {
 			r.chains[topic] = map[int32]*Chain{}
 		}
 		for _, p := range d.Partitions {
-			if r.chains[topic][p.Partition] != nil {
+			if r.chains[topic][p.Partition] != nil || !r.share.has(name, p.Partition) {
 				continue
 			}
 			c, err := OpenChain(r.cfg.Dir, name, d.TopicID, p.Partition)
@@ -94,7 +94,7 @@ func (r *reader) drain(ctx context.Context) error {
 	}
 	for {
 		for ctx.Err() == nil && r.missing(ends) > 0 {
-			if err := r.poll(ctx); err != nil {
+			if err := r.poll(ctx, pollWait); err != nil {
 				return err
 			}
 		}

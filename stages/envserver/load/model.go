@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -28,27 +29,35 @@ type figures struct {
 	Calls   int `json:"calls"`
 }
 
-// slow is a model that answers every call after a while, whatever it is asked.
+// slow is a model that answers every call after a while, whatever it is asked. That is longer than it was told where the calls that
+// it is to have at once need longer to come: the first is answered when they have, and each after the time that took.
 type slow struct {
-	takes time.Duration
-	whole []byte // the answer to /inference/v1/generate
-	mu    sync.Mutex
+	takes  time.Duration // under mu
+	atOnce int           // under mu; 0 once they have come
+	full   chan struct{} // closed when as many calls have waited at once
+	whole  []byte        // the answer to /inference/v1/generate
+	mu     sync.Mutex
+	first  time.Time // when the first call came
 	figures
 }
 
-// serveModel serves a slow model at an address that it prints, until ctx ends.
-func serveModel(ctx context.Context, takes time.Duration) error {
+// serveModel serves a slow model at an address that it prints, until ctx ends. It answers nobody before some number of calls wait at
+// once, 0 for none.
+func serveModel(ctx context.Context, takes time.Duration, atOnce int) error {
 	tok, err := lm.NewTokenizer("")
 	if err != nil {
 		return err
 	}
-	s := &slow{takes: takes}
+	s := &slow{takes: takes, atOnce: atOnce, full: make(chan struct{})}
+	if atOnce == 0 {
+		close(s.full)
+	}
 	if s.whole, err = generated(append(tok.Encode(said), tok.EOS())); err != nil {
 		return err
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /inference/v1/generate", s.answer(s.generate))
-	mux.HandleFunc("POST /v1/chat/completions", s.answer(s.chat))
+	mux.HandleFunc("POST /inference/v1/generate", s.generate)
+	mux.HandleFunc("POST /v1/chat/completions", s.chat)
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, `{"object":"list","data":[{"id":"slow","object":"model","max_model_len":32768}]}`)
 	})
@@ -83,38 +92,44 @@ func generated(tokens []int32) ([]byte, error) {
 	}}})
 }
 
-// answer lets a call wait, and counts it.
-func (s *slow) answer(write http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		var asked struct {
-			Stream bool `json:"stream"`
-		}
-		if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		s.count(1)
-		select {
-		case <-time.After(s.takes):
-		case <-r.Context().Done():
-		}
-		s.count(-1)
-		if asked.Stream {
-			r.Header.Set("Accept", "text/event-stream")
-		}
-		write(w, r)
+// wait lets a call wait, and counts it.
+func (s *slow) wait(ctx context.Context) {
+	came := s.count(1)
+	defer s.count(-1)
+	select {
+	case <-s.full:
+	case <-time.After(patience): // those who ask say that they were not as many
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	takes := s.takes
+	s.mu.Unlock()
+	select {
+	case <-time.After(time.Until(came.Add(takes))):
+	case <-ctx.Done():
 	}
 }
 
-func (s *slow) count(n int) {
+func (s *slow) count(n int) (now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	now = time.Now()
+	if s.first.IsZero() {
+		s.first = now
+	}
 	s.Waiting += n
 	s.Calls += max(n, 0)
 	s.Most = max(s.Most, s.Waiting)
+	if s.atOnce > 0 && s.Waiting >= s.atOnce {
+		s.takes, s.atOnce = max(s.takes, now.Sub(s.first)), 0
+		close(s.full)
+	}
+	return now
 }
 
-func (s *slow) generate(w http.ResponseWriter, _ *http.Request) {
+func (s *slow) generate(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body) // it says the same whatever it is asked
+	s.wait(r.Context())
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(s.whole)))
 	_, _ = w.Write(s.whole) // the one who asked may have gone
@@ -122,9 +137,17 @@ func (s *slow) generate(w http.ResponseWriter, _ *http.Request) {
 
 // chat answers in one piece, or as a stream of two: the cheapest there is for the one who reads it.
 func (s *slow) chat(w http.ResponseWriter, r *http.Request) {
+	var asked struct {
+		Stream bool `json:"stream"`
+	}
+	if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	s.wait(r.Context())
 	usage := map[string]any{"prompt_tokens": 100, "completion_tokens": 200, "total_tokens": 300}
 	message := map[string]any{"role": "assistant", "content": said}
-	if r.Header.Get("Accept") != "text/event-stream" {
+	if !asked.Stream && r.Header.Get("Accept") != "text/event-stream" {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(map[string]any{"id": "slow", "object": "chat.completion", "created": 1, "model": "slow", "usage": usage,
 			"choices": []any{map[string]any{"index": 0, "finish_reason": "stop", "message": message}}})
@@ -157,9 +180,10 @@ type model struct {
 	stop func()
 }
 
-func startModel(ctx context.Context, takes time.Duration) (*model, error) {
+// startModel starts one that has a number of calls at once before it answers any; 0 for none.
+func startModel(ctx context.Context, takes time.Duration, atOnce int) (*model, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	cmd := exec.CommandContext(ctx, os.Args[0], "--model", "--takes", takes.String())
+	cmd := exec.CommandContext(ctx, os.Args[0], "--model", "--takes", takes.String(), "--concurrency", strconv.Itoa(atOnce))
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err == nil {

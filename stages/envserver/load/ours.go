@@ -12,6 +12,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -61,13 +63,19 @@ func playOurs(ctx context.Context, f flags, dir string, m *model) (result, error
 		return result{}, err
 	}
 	if f.Profiles != "" {
-		go s.profile(ctx, f, m)
+		go s.profile(ctx, f, "cpu", "profile?seconds=20")
 	}
+	full, ended := context.WithCancel(ctx)
+	defer ended()
+	live := make(chan int64, 1)
+	go func() { live <- s.full(full, f, m) }()
 	r := result{Server: "prl-stage"}
 	if r.Rollouts, err = s.played(ctx, rt, f.rollouts(f.Concurrency)); err != nil {
 		return r, err
 	}
 	r.Took = time.Since(start)
+	ended()
+	r.Live = <-live
 	if r.Usage, err = meter.read(); err != nil {
 		return r, err
 	}
@@ -249,24 +257,45 @@ func (s *server) played(ctx context.Context, rt *pipeline.Runtime, n int) (rollo
 	return rollouts, nil
 }
 
-// profile keeps what the server's memory is for while it is full.
-func (s *server) profile(ctx context.Context, f flags, m *model) {
+// full waits until the server is full and keeps what its memory is for, where profiles are wanted. It is the memory in use then, of
+// heap and stacks; 0 where it was never full.
+func (s *server) full(ctx context.Context, f flags, m *model) (live int64) {
 	for {
 		if said, err := m.figures(ctx); err != nil {
-			return
+			return 0
 		} else if said.Waiting >= f.Concurrency {
 			break
 		}
 		time.Sleep(200 * time.Millisecond)
 	}
-	for _, name := range []string{"heap", "goroutine", "allocs"} {
-		data, err := s.get(ctx, "/debug/pprof/"+name)
-		if err == nil {
-			err = os.WriteFile(filepath.Join(f.Profiles, name), data, 0o644)
+	if f.Profiles != "" {
+		for _, name := range []string{"heap", "goroutine", "allocs"} {
+			s.profile(ctx, f, name, name)
 		}
-		if err != nil {
-			fmt.Fprintln(os.Stderr, "load:", err)
+	}
+	text, err := s.get(ctx, "/debug/pprof/heap?gc=1&debug=1")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(text)) { // its end is runtime.MemStats
+		key, value, _ := strings.Cut(strings.TrimSpace(line), " = ")
+		if key == "# HeapAlloc" || key == "# Stack" {
+			value, _, _ = strings.Cut(value, " ") // in use, and had of the system
+			n, _ := strconv.ParseInt(value, 10, 64)
+			live += n
 		}
+	}
+	return live
+}
+
+// profile keeps one of the server's profiles.
+func (s *server) profile(ctx context.Context, f flags, name, query string) {
+	data, err := s.get(ctx, "/debug/pprof/"+query)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(f.Profiles, name), data, 0o644)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "load:", err)
 	}
 }
 

@@ -14,6 +14,7 @@ type AdamW struct {
 
 	step int
 	m, v []float32
+	grad []float32 // scratch of update
 }
 
 // NewAdamW has the betas 0.9 and 0.95, epsilon 1e-8, no weight decay and a maximal norm of 1.
@@ -68,7 +69,10 @@ func (o *AdamW) init(m *Model) {
 
 func (o *AdamW) update(m *Model, sum []float32, lr float64) StepInfo {
 	o.init(m)
-	grad := make([]float32, len(sum))
+	if o.grad == nil {
+		o.grad = make([]float32, len(sum))
+	}
+	grad := o.grad
 	m.untranspose(grad, sum)
 	var square float64
 	for _, g := range grad {

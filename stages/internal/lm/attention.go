@@ -46,10 +46,12 @@ func (m *Model) attentionWeights(p, q []float32, pos []int32, n int, kT []float3
 				top = s
 			}
 		}
-		var sum float32
 		for j, s := range seen {
-			e := exp32((s - top) * scale)
-			seen[j] = e
+			seen[j] = (s - top) * scale
+		}
+		exps(seen)
+		var sum float32
+		for _, e := range seen {
 			sum += e
 		}
 		inv := 1 / sum

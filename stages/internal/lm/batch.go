@@ -102,8 +102,9 @@ type shard struct {
 }
 
 // shards cuts the batch, by its lengths alone, so that sums over shards do not depend on the number of CPUs.
-func (b *Batch) shards() []shard {
-	var out []shard
+func (b *Batch) shards() []shard { return b.appendShards(nil) }
+
+func (b *Batch) appendShards(out []shard) []shard {
 	at, rows := 0, 0
 	for i, n := range b.SeqLens {
 		if i == 0 || rows+int(n) > shardRows {

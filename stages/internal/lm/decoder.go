@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 )
 
 // Decoder generates: it keeps the keys and values of up to maxSlots sequences and extends any of them by any number of
@@ -15,9 +16,13 @@ type Decoder struct {
 	len    []int  // tokens in each slot
 	taken  []bool // slots handed out by Acquire
 	inStep []bool // scratch of Step
-	passes []*pass
+	parts  []part
+	passes []*pass // one for each CPU
 	logits []float32
 }
+
+// part is a range of a step's chunks.
+type part struct{ from, to int }
 
 // Chunk is a run of tokens that continues the sequence in a slot.
 type Chunk struct {
@@ -79,32 +84,9 @@ func (d *Decoder) Step(chunks []Chunk) ([]float32, error) {
 	if err != nil {
 		return nil, fmt.Errorf("decode: %w", err)
 	}
-	v := d.model.cfg.VocabSize
-	d.logits = grow(d.logits, len(chunks)*v)
-	const fewest, most = 8, 64 // rows of a pass: the cost of starting one, and the size of the CPU's cache
-	perPass := min(max((rows+runtime.GOMAXPROCS(0)-1)/runtime.GOMAXPROCS(0), fewest), most)
-	var wg sync.WaitGroup
-	started := 0
-	for from := 0; from < len(chunks); {
-		p := d.pass(started)
-		to := from
-		for to < len(chunks) && (to == from || len(p.tokens)+len(chunks[to].Tokens) <= perPass) {
-			p.add(chunks[to], d.len[chunks[to].Slot])
-			to++
-		}
-		logits := d.logits[from*v : to*v]
-		run := func() {
-			p.forward()
-			copy(logits, p.logits)
-		}
-		started++
-		if from = to; from == len(chunks) {
-			run()
-		} else {
-			wg.Go(run)
-		}
-	}
-	wg.Wait()
+	d.logits = grow(d.logits, len(chunks)*d.model.cfg.VocabSize)
+	d.cut(chunks, rows)
+	d.runParts(chunks)
 	for _, c := range chunks {
 		d.len[c.Slot] += len(c.Tokens)
 	}
@@ -136,15 +118,56 @@ func (d *Decoder) check(chunks []Chunk) (rows int, err error) {
 	return rows, nil
 }
 
-// pass is the i-th workspace, empty.
-func (d *Decoder) pass(i int) *pass {
-	if i == len(d.passes) {
+// cut divides chunks into parts for a pass each.
+func (d *Decoder) cut(chunks []Chunk, rows int) {
+	const fewest, most = 8, 64 // rows of a pass: the cost of starting one, and the size of the CPU's cache
+	perPass := min(max((rows+runtime.GOMAXPROCS(0)-1)/runtime.GOMAXPROCS(0), fewest), most)
+	d.parts = d.parts[:0]
+	size := 0
+	for i, c := range chunks {
+		if i == 0 || size+len(c.Tokens) > perPass {
+			d.parts = append(d.parts, part{from: i})
+			size = 0
+		}
+		d.parts[len(d.parts)-1].to = i + 1
+		size += len(c.Tokens)
+	}
+}
+
+// runParts runs the parts, on as many CPUs as there are parts for.
+func (d *Decoder) runParts(chunks []Chunk) {
+	cpus := min(runtime.GOMAXPROCS(0), len(d.parts))
+	for len(d.passes) < cpus {
 		d.passes = append(d.passes, &pass{cache: d.cache, acts: make([]activations, 1)})
 	}
-	p := d.passes[i]
+	if cpus < 2 { // nothing to start, and nothing to allocate
+		for _, of := range d.parts {
+			d.run(d.passes[0], chunks, of)
+		}
+		return
+	}
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for _, p := range d.passes[:cpus] {
+		wg.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(d.parts); i = int(next.Add(1)) - 1 {
+				d.run(p, chunks, d.parts[i])
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// run brings the chunks of a part through the layers.
+func (d *Decoder) run(p *pass, chunks []Chunk, of part) {
 	p.m = d.model
 	p.reset()
-	return p
+	for _, c := range chunks[of.from:of.to] {
+		p.add(c, d.len[c.Slot])
+	}
+	v := d.model.cfg.VocabSize
+	p.logits = d.logits[of.from*v : of.to*v]
+	p.forward()
 }
 
 // add appends the rows of a chunk, of which the last is wanted.

@@ -23,10 +23,12 @@ func (d *distribution) set(logits []float32, temperature float32) {
 			d.top = z
 		}
 	}
-	var sum float64
 	for i, z := range d.p {
-		e := exp32(z - d.top)
-		d.p[i] = e
+		d.p[i] = z - d.top
+	}
+	exps(d.p)
+	var sum float64
+	for _, e := range d.p {
 		sum += float64(e)
 	}
 	d.logSum = math.Log(sum)

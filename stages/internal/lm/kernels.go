@@ -1,41 +1,6 @@
 package lm
 
-import (
-	"math"
-
-	"gonum.org/v1/gonum/blas"
-	"gonum.org/v1/gonum/blas/gonum"
-)
-
-var impl gonum.Implementation
-
-// Tiles small enough that gonum does not start goroutines of its own (it does from four blocks of 64×64): the callers
-// spread the work.
-const (
-	tileRows = 64
-	tileCols = 128
-)
-
-// gemm is C = A·B + beta·C with A [m × k], B [k × n], C [m × n]. Each element of C is summed over k in ascending order,
-// so that neither the other rows nor the tiles change its bits.
-func gemm(m, n, k int, a []float32, lda int, b []float32, ldb int, beta float32, c []float32, ldc int) {
-	if m == 0 || n == 0 {
-		return
-	}
-	for j := 0; j < n; j += tileCols {
-		w := min(tileCols, n-j)
-		for i := 0; i < m; i += tileRows {
-			impl.Sgemm(blas.NoTrans, blas.NoTrans, min(tileRows, m-i), w, k, 1, a[i*lda:], lda, b[j:], ldb, beta, c[i*ldc+j:], ldc)
-		}
-	}
-}
-
-// gemmTA is C += Aᵀ·B with A [k × m], B [k × n], C [m × n], also summed over k in ascending order.
-func gemmTA(m, n, k int, a []float32, lda int, b []float32, ldb int, c []float32, ldc int) {
-	for i := 0; i < m; i += tileRows {
-		impl.Sgemm(blas.Trans, blas.NoTrans, min(tileRows, m-i), n, k, 1, a[i:], lda, b, ldb, 1, c[i*ldc:], ldc)
-	}
-}
+import "math"
 
 // axpy is y += x.
 func axpy(x, y []float32) {
@@ -63,33 +28,6 @@ func transposeStrided(dst []float32, ldd int, src []float32, lds, rows, cols int
 			}
 		}
 	}
-}
-
-// exp32 is eˣ to about one unit in the last place, 0 below -87 (no subnormals) and +Inf above 88.
-func exp32(x float32) float32 {
-	const (
-		log2e = 1.44269504088896341
-		ln2Hi = 0.693359375
-		ln2Lo = -2.12194440e-4
-		round = 3 << 22 // adding and subtracting it rounds to an integer
-	)
-	if x < -87 {
-		return 0
-	}
-	if x > 88 {
-		return float32(math.Inf(1))
-	}
-	t := x*log2e + round
-	n := t - round
-	r := x - n*ln2Hi - n*ln2Lo
-	p := float32(1.9875691500e-4)
-	p = p*r + 1.3981999507e-3
-	p = p*r + 8.3334519073e-3
-	p = p*r + 4.1665795894e-2
-	p = p*r + 1.6666665459e-1
-	p = p*r + 5.0000001201e-1
-	p = p*r*r + r + 1
-	return p * math.Float32frombits((math.Float32bits(t)+127)<<23)
 }
 
 // rmsNorm writes x·w/rms(x) of every row to y, and 1/rms(x) to inv. x, y are [rows × len(w)].
@@ -133,7 +71,11 @@ func swiGLU(act, sig, gateUp []float32, f int) {
 		g, u := gateUp[2*r*f:(2*r+1)*f], gateUp[(2*r+1)*f:(2*r+2)*f]
 		a, s := act[r*f:(r+1)*f], sig[r*f:(r+1)*f]
 		for i, v := range g {
-			s[i] = 1 / (1 + exp32(-v))
+			s[i] = -v
+		}
+		exps(s)
+		for i, v := range g {
+			s[i] = 1 / (1 + s[i])
 			a[i] = v * s[i] * u[i]
 		}
 	}

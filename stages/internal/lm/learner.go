@@ -12,6 +12,7 @@ type Learner struct {
 	model   *Model
 	sum     []float32 // as gradients.flat; nil until something is accumulated
 	workers []*worker
+	shards  []shard // scratch of each
 }
 
 // worker is what one goroutine of the learner uses.
@@ -90,7 +91,8 @@ func (l *Learner) Score(b *Batch) (logProbs, entropies []float32, err error) {
 
 // each runs work on every shard of b, on all CPUs, and inOrder one at a time in the order of the shards.
 func (l *Learner) each(b *Batch, work, inOrder func(w *worker)) {
-	shards := b.shards()
+	l.shards = b.appendShards(l.shards[:0])
+	shards := l.shards
 	n := min(runtime.GOMAXPROCS(0), len(shards))
 	for len(l.workers) < n {
 		l.workers = append(l.workers, &worker{pass: pass{m: l.model, acts: make([]activations, len(l.model.layers))}})

@@ -14,15 +14,17 @@
 //   - A folder written by [SaveFolder] is a Hugging Face folder, what transformers saves of such a model is read, and
 //     [ReadSafetensors] survives any input.
 //
-// How: every matrix product is C += A·B with neither operand transposed, in which gonum adds up each element of C over k
-// in ascending order whatever the size of the batch; so no product depends on its neighbours, on tiling or on memory
-// alignment, and rows can be spread over CPUs at will. Where the sum runs over tokens (weight gradients), the tokens are
-// cut into shards that depend on the batch alone, and the shards' sums are added in order.
+// How: every matrix product adds up each element of C over k in ascending order, one rounded product after the other,
+// whatever the size of the batch; so no product depends on its neighbours, on tiling, on memory alignment, or on whether
+// gonum computes it or the tiles for processors with AVX2, and rows can be spread over CPUs at will. Where the sum runs
+// over tokens (weight gradients), the tokens are cut into shards that depend on the batch alone, and the shards' sums are
+// added in order.
 //
 // The loss is a sum of components, each over tokens of its own and divided by their number in the whole step: [RL] (a
 // policy gradient with one of the terms [DPPO], [IPO], [PPO], [GSPO] and [TIS]), [CE] and [RefKL]. How a step is cut into
 // micro-batches changes nothing but rounding.
 //
-// The parts: config, configjson and model (parameters), forward, attention, backward and kernels (the arithmetic), batch, loss, rl,
-// policy, imitate and learner (training), adamw and schedule, decoder and sample (generation), tokenizer, safetensors and folder.
+// The parts: config, configjson and model (parameters), forward, attention, backward, kernels, gemm and exp (the
+// arithmetic), batch, loss, rl, policy, imitate and learner (training), adamw and schedule, decoder and sample
+// (generation), tokenizer, safetensors and folder.
 package lm

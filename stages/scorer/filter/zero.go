@@ -1,7 +1,5 @@
 package filter
 
-import "github.com/prl-project/prl/schemas"
-
 // ZeroAdvantage takes a sample that would not move the policy: every advantage is zero, and so is every weight of another
 // loss.
 //
@@ -25,14 +23,5 @@ func (ZeroAdvantage) Validate() error { return nil }
 
 // Takes reports whether everything that weighs is zero.
 func (ZeroAdvantage) Takes(s Sample) bool {
-	return zero(s.Advantages) && zero(s.CeWeights) && zero(s.RefKlWeights)
-}
-
-func zero(t schemas.Float32s) bool {
-	for i := range t.Len() {
-		if t.At(i) != 0 {
-			return false
-		}
-	}
-	return true
+	return s.Advantages.Zero() && s.CeWeights.Zero() && s.RefKlWeights.Zero()
 }

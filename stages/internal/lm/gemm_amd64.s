@@ -1,0 +1,176 @@
+#include "textflag.h"
+
+// Both tiles add up every element over k in ascending order, a product and then a sum each of which is rounded: no FMA.
+
+// MAC is one step of two vectors of a row: lo += a·Y8, hi += a·Y9, with a broadcast in Y10.
+#define MAC(lo, hi) \
+	VMULPS Y8, Y10, Y11; \
+	VMULPS Y9, Y10, Y12; \
+	VADDPS Y11, lo, lo; \
+	VADDPS Y12, hi, hi
+
+// func tile4(k int, a *float32, aRow, aStep int, b *float32, bStep int, c *float32, cRow int, mask *[16]int32, add bool)
+TEXT ·tile4(SB), NOSPLIT, $0-73
+	MOVQ k+0(FP), CX
+	MOVQ a+8(FP), SI
+	MOVQ aRow+16(FP), R8
+	MOVQ aStep+24(FP), R9
+	MOVQ b+32(FP), DI
+	MOVQ bStep+40(FP), R10
+	MOVQ c+48(FP), DX
+	MOVQ cRow+56(FP), R11
+	MOVQ mask+64(FP), BX
+	LEAQ (SI)(R8*2), R12  // the third row of a
+	LEAQ (DX)(R11*2), R13 // and of c
+	TESTQ BX, BX
+	JZ   load4
+	VMOVUPS (BX), Y14
+	VMOVUPS 32(BX), Y15
+
+load4:
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	MOVBLZX add+72(FP), AX
+	TESTL AX, AX
+	JZ   start4
+	TESTQ BX, BX
+	JZ   add4
+	VMASKMOVPS (DX), Y14, Y0
+	VMASKMOVPS 32(DX), Y15, Y1
+	VMASKMOVPS (DX)(R11*1), Y14, Y2
+	VMASKMOVPS 32(DX)(R11*1), Y15, Y3
+	VMASKMOVPS (R13), Y14, Y4
+	VMASKMOVPS 32(R13), Y15, Y5
+	VMASKMOVPS (R13)(R11*1), Y14, Y6
+	VMASKMOVPS 32(R13)(R11*1), Y15, Y7
+	JMP  masked4
+
+add4:
+	VMOVUPS (DX), Y0
+	VMOVUPS 32(DX), Y1
+	VMOVUPS (DX)(R11*1), Y2
+	VMOVUPS 32(DX)(R11*1), Y3
+	VMOVUPS (R13), Y4
+	VMOVUPS 32(R13), Y5
+	VMOVUPS (R13)(R11*1), Y6
+	VMOVUPS 32(R13)(R11*1), Y7
+	JMP  full4
+
+start4:
+	TESTQ BX, BX
+	JNZ  masked4
+
+full4:
+	VMOVUPS (DI), Y8
+	VMOVUPS 32(DI), Y9
+	VBROADCASTSS (SI), Y10
+	MAC(Y0, Y1)
+	VBROADCASTSS (SI)(R8*1), Y10
+	MAC(Y2, Y3)
+	VBROADCASTSS (R12), Y10
+	MAC(Y4, Y5)
+	VBROADCASTSS (R12)(R8*1), Y10
+	MAC(Y6, Y7)
+	ADDQ R9, SI
+	ADDQ R9, R12
+	ADDQ R10, DI
+	DECQ CX
+	JNZ  full4
+	VMOVUPS Y0, (DX)
+	VMOVUPS Y1, 32(DX)
+	VMOVUPS Y2, (DX)(R11*1)
+	VMOVUPS Y3, 32(DX)(R11*1)
+	VMOVUPS Y4, (R13)
+	VMOVUPS Y5, 32(R13)
+	VMOVUPS Y6, (R13)(R11*1)
+	VMOVUPS Y7, 32(R13)(R11*1)
+	VZEROUPPER
+	RET
+
+masked4:
+	VMASKMOVPS (DI), Y14, Y8
+	VMASKMOVPS 32(DI), Y15, Y9
+	VBROADCASTSS (SI), Y10
+	MAC(Y0, Y1)
+	VBROADCASTSS (SI)(R8*1), Y10
+	MAC(Y2, Y3)
+	VBROADCASTSS (R12), Y10
+	MAC(Y4, Y5)
+	VBROADCASTSS (R12)(R8*1), Y10
+	MAC(Y6, Y7)
+	ADDQ R9, SI
+	ADDQ R9, R12
+	ADDQ R10, DI
+	DECQ CX
+	JNZ  masked4
+	VMASKMOVPS Y0, Y14, (DX)
+	VMASKMOVPS Y1, Y15, 32(DX)
+	VMASKMOVPS Y2, Y14, (DX)(R11*1)
+	VMASKMOVPS Y3, Y15, 32(DX)(R11*1)
+	VMASKMOVPS Y4, Y14, (R13)
+	VMASKMOVPS Y5, Y15, 32(R13)
+	VMASKMOVPS Y6, Y14, (R13)(R11*1)
+	VMASKMOVPS Y7, Y15, 32(R13)(R11*1)
+	VZEROUPPER
+	RET
+
+// func tile1(k int, a *float32, aStep int, b *float32, bStep int, c *float32, mask *[16]int32, add bool)
+TEXT ·tile1(SB), NOSPLIT, $0-57
+	MOVQ k+0(FP), CX
+	MOVQ a+8(FP), SI
+	MOVQ aStep+16(FP), R9
+	MOVQ b+24(FP), DI
+	MOVQ bStep+32(FP), R10
+	MOVQ c+40(FP), DX
+	MOVQ mask+48(FP), BX
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	MOVBLZX add+56(FP), AX
+	TESTQ BX, BX
+	JNZ  load1
+	TESTL AX, AX
+	JZ   full1
+	VMOVUPS (DX), Y0
+	VMOVUPS 32(DX), Y1
+
+full1:
+	VMOVUPS (DI), Y8
+	VMOVUPS 32(DI), Y9
+	VBROADCASTSS (SI), Y10
+	MAC(Y0, Y1)
+	ADDQ R9, SI
+	ADDQ R10, DI
+	DECQ CX
+	JNZ  full1
+	VMOVUPS Y0, (DX)
+	VMOVUPS Y1, 32(DX)
+	VZEROUPPER
+	RET
+
+load1:
+	VMOVUPS (BX), Y14
+	VMOVUPS 32(BX), Y15
+	TESTL AX, AX
+	JZ   masked1
+	VMASKMOVPS (DX), Y14, Y0
+	VMASKMOVPS 32(DX), Y15, Y1
+
+masked1:
+	VMASKMOVPS (DI), Y14, Y8
+	VMASKMOVPS 32(DI), Y15, Y9
+	VBROADCASTSS (SI), Y10
+	MAC(Y0, Y1)
+	ADDQ R9, SI
+	ADDQ R10, DI
+	DECQ CX
+	JNZ  masked1
+	VMASKMOVPS Y0, Y14, (DX)
+	VMASKMOVPS Y1, Y15, 32(DX)
+	VZEROUPPER
+	RET
