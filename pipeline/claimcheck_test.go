@@ -57,6 +57,36 @@ func mustEncode(t *testing.T, rt *Runtime, v schemas.Record) *kgo.Record {
 	return r
 }
 
+// Tensors of the same bytes, as samples have them by the dozen, are stored once, and every field gets its own back.
+func TestClaimCheckStoresEqualTensorsOnce(t *testing.T) {
+	rt, _ := testRuntime(t)
+	sent, want := bigTrace(1<<19), bigTrace(1<<19)
+	for _, trace := range []*schemas.Trace{sent, want} {
+		for i := range 4 {
+			n := trace.Nodes[0]
+			n.Parent = i
+			if i == 3 {
+				n.TokenIDs = bytes.Repeat([]byte{4, 5, 6, 0}, 1<<19)
+			}
+			trace.Nodes = append(trace.Nodes, n)
+		}
+	}
+	r := mustEncode(t, rt, sent)
+	files, err := filepath.Glob(filepath.Join(rt.Blobs.dir, tensorPrefix, "*"))
+	if err != nil || len(files) != 3 || len(sent.Blobs) < 8 {
+		t.Fatalf("%d blobs for %d tensors, %v; want 3", len(files), len(sent.Blobs), err)
+	}
+	got, err := rt.Decode(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, n := range got.Value.(*schemas.Trace).Nodes {
+		if w := want.Nodes[i]; !bytes.Equal(n.TokenIDs, w.TokenIDs) || !bytes.Equal(n.Logprobs, w.Logprobs) || !bytes.Equal(n.Mask, w.Mask) {
+			t.Errorf("node %d came back otherwise", i)
+		}
+	}
+}
+
 // TestClaimCheckRefusesWrongBlobs changes a blob behind the record's back.
 func TestClaimCheckRefusesWrongBlobs(t *testing.T) {
 	rt, _ := testRuntime(t)

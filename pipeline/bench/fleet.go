@@ -40,7 +40,8 @@ func foretell(rows []row) (all []row) {
 			add(figure{name: fmt.Sprintf("%s, %g Gbit/s, full first: %s", s.name, gbit, first.Of), unit: "rollouts/s", over: "what is trained", goal: ratioAtLeast(1)}, first.Rate, demand)
 		}
 		f.Network = 25e9 / 8
-		const part = 0.7 // of the time busy
+		f.Ahead = f.NeededAhead(demand, part)
+		add(figure{name: s.name + ": max_async_level that is needed", unit: "steps"}, float64(f.Ahead), 0)
 		p := fleet.Processes{}
 		for _, stage := range f.Stages {
 			if stage.Name == fleet.EnvServer || stage.Name == "trainer" {
@@ -130,7 +131,8 @@ func (in *figures) here() fleet.Fleet {
 }
 
 const (
-	brokers    = 12 // with three copies of everything
+	part       = 0.7 // of the time, or of the permits, that is used
+	brokers    = 12  // with three copies of everything
 	servers    = 10_000
 	slots      = 16 // rollouts at once in each
 	ranks      = 64
@@ -149,7 +151,7 @@ func (in *figures) large(shape, words string, tokens float64, batch int) fleet.F
 		Broker:   1e6 * in.value("flow", "Kafka, "+words+": raw", "MB/s", "kfake, "+words+": raw"),
 		Hop:      in.value("flow", "Kafka, 3,072 tokens: trace → SampleGroup, half load", "p50-ms", "kfake, 3,072 tokens: trace → SampleGroup, half load") / 1000,
 		Beats:    in.value("scale", "requests of an idle environment server", "requests/s"),
-		Requests: in.value("scale", "Kafka: requests that it answers", "requests/s", "kfake: requests that it answers"),
+		Requests: float64(runtime.NumCPU()) * 1e6 / in.value("scale", "a small request, of the broker and of who asks", "cpu-µs/request"),
 	}
 	for _, t := range topicsSunk {
 		topic := fleet.Topic{Name: t.name, Bytes: in.value("scale", t.name+" of "+shape, t.measured+"-B/rollout"), Partitions: t.partitions}

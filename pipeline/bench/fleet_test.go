@@ -30,8 +30,8 @@ func plausible(f figure) float64 {
 		return 10_000
 	case f.unit == "MB/s":
 		return 300
-	case f.unit == "requests/s" && strings.HasPrefix(f.bench, "Requests"):
-		return 100_000
+	case f.unit == "cpu-µs/request":
+		return 50
 	}
 	return 10
 }
@@ -99,5 +99,24 @@ func TestFleetTakesTheFigures(t *testing.T) {
 	const here = "this machine, all stages, by the utilisation law"
 	if a, b := find(was, here), find(is, here); b > 0.1*a {
 		t.Errorf("%s: %v, and with a packer of a hundred times the cost %v", here, a, b)
+	}
+}
+
+// What a section derives comes of the rows before it, and what is only computed with stays out of the table.
+func TestDerived(t *testing.T) {
+	r := report{Rows: []row{{Name: "kept back", Value: 7, detail: true}}}
+	r.derive(section{})
+	r.derive(section{name: "d", title: "D", derive: func(sofar []row) []row {
+		twice := row{Name: "twice", Unit: "rollouts/s", Over: "measured"}
+		twice.judge(figure{over: "measured", goal: goal{ratio: true, least: 0.5, most: 2}}, 2*sofar[0].Value, 1)
+		return []row{twice}
+	}})
+	var out strings.Builder
+	r.print(&out)
+	if got := r.Rows[len(r.Rows)-1]; len(r.Rows) != 2 || got.Section != "d" || got.Value != 14 || !got.Missed {
+		t.Errorf("%+v", r.Rows)
+	}
+	if text := out.String(); !strings.Contains(text, "14 rollouts/s") || !strings.Contains(text, "0.5× to 2× MISSED") || strings.Contains(text, "kept back") {
+		t.Error(text)
 	}
 }

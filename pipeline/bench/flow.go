@@ -26,9 +26,8 @@ func flowFigures() (list []figure) {
 				{"scorer", "scorer alone", ratioAtLeast(0.5)}, {"packer", "packer alone", ratioAtLeast(0.5)},
 				{"trainer", "null trainer alone, a version a step", goal{}},
 			} {
-				list = append(list, figure{
-					name: say(hop.does), bench: "Hop/" + at + "/" + hop.stage, unit: "rollouts/s", over: "Hop/" + at + "/" + hop.stage + "-raw", goal: hop.goal,
-				})
+				bench := "Hop/" + at + "/" + hop.stage
+				list = append(list, figure{name: say(hop.does), bench: bench, unit: "rollouts/s", over: bench + "-raw", goal: hop.goal})
 			}
 			if shape.name != "12x256" {
 				continue // how long a hop takes is measured for rollouts of the usual length

@@ -61,6 +61,5 @@ func scaleFigures() (all []figure) {
 		all = append(all, figure{name: "blobs of " + s.name, bench: bench, unit: "blobs-B/rollout", detail: true})
 	}
 	return append(all, figure{name: "requests of an idle environment server", bench: "Idle", unit: "requests/s"},
-		figure{name: "Kafka: requests that it answers", bench: "Requests/kafka", unit: "requests/s"},
-		figure{name: "kfake: requests that it answers", bench: "Requests/kfake", unit: "requests/s"})
+		figure{name: "a small request, of the broker and of who asks", bench: "Requests", unit: "cpu-µs/request"})
 }

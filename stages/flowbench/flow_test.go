@@ -27,7 +27,7 @@ func BenchmarkFlow(b *testing.B) {
 	eachBroker(b, func(b *testing.B, brokers []string) {
 		for _, s := range []shape{usual, long} {
 			b.Run(s.name, func(b *testing.B) {
-				full := newWorld(b, brokers, s, 4*s.batch)
+				full := newWorld(b, brokers, s, 8*s.batch)
 				full.play(nil)
 				at := full.look()
 				b.Run("full", func(b *testing.B) { at.report(b) })
@@ -70,7 +70,8 @@ func half(b *testing.B, brokers []string, s shape, rate float64) {
 // play runs all stages until the last step is trained.
 func (w *world) play(takes func(seed int64) time.Duration) {
 	w.Helper()
-	played, err := envserver.New(w.rt.For("envserver"), w.app.Config.EnvServer, map[string]env.Environment{drillName: &drill{w.shape, takes}}, parrot{w.shape}, nil)
+	envs := map[string]env.Environment{drillName: &drill{w.shape, takes}}
+	played, err := envserver.New(w.rt.For("envserver"), w.app.Config.EnvServer, envs, parrot{w.shape}, nil)
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -55,7 +55,8 @@ func (w *world) fill() {
 	cl := w.client()
 	var failed error
 	for i := range w.rollouts() {
-		r, err := w.rt.Encode(w.Context(), pipeline.Emission{Topic: pipeline.TopicTraces, Partition: pipeline.AutoPartition, Value: w.trace(int64(i/groupSize), i%groupSize)})
+		t := w.trace(int64(i/groupSize), i%groupSize)
+		r, err := w.rt.Encode(w.Context(), pipeline.Emission{Topic: pipeline.TopicTraces, Partition: pipeline.AutoPartition, Value: t})
 		if err != nil {
 			w.Fatal(err)
 		}

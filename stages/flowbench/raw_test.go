@@ -51,7 +51,8 @@ func (w *world) move(topic string, out []*kgo.Record) moved {
 		w.Fatal(err)
 	}
 	began, before := time.Now(), processorTime(w)
-	consumer := w.client(kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{w.rt.TopicName(topic): in}))
+	consumer := w.client(kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(),
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{w.rt.TopicName(topic): in}))
 	bytes := 0
 	written := make(chan error, 1)
 	go func() { written <- produceAll(ctx, producer, to, out) }()

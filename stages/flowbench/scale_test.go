@@ -137,11 +137,11 @@ func (w *scaled) measure(b *testing.B, n int) {
 	if w.stage != "sink" {
 		return
 	}
+	b.ReportMetric(float64(w.blobs())/rollouts, "blobs-B/rollout") // those of each round are the same
 	rollouts *= float64(warm+counted) / float64(counted)
 	for topic, n := range w.bytes { // which has all of them before it
 		b.ReportMetric(float64(n)/rollouts, topic+"-B/rollout")
 	}
-	b.ReportMetric(float64(w.blobs())/rollouts, "blobs-B/rollout")
 }
 
 // hide writes some rounds of a part of what the stage works off in a transaction: it lies there, and nobody sees it before show is called.

@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// A leveler brings the total of the most loaded rank down to the mean. It prefers exchanges that make no micro-step
-// slower; where none is left (a few samples so long that their ranks must shed others), it takes those that cost the
-// micro-steps least. Of ranks that meet only at the end of a step, the slowest is what counts.
+// A leveler brings the total of the most loaded rank down to the mean. It prefers exchanges that make no micro-step slower
+// than its ranks must; where none is left (a few samples so long that their ranks must shed others), it takes those that
+// cost the micro-steps least. Of ranks that meet only at the end of a step, the slowest is what counts.
 type leveler struct {
 	dealt    [][][]int // bins by rank and index
 	lengths  []int
@@ -107,7 +107,7 @@ func (l *leveler) swapBins(hi, lo int) bool {
 	return true
 }
 
-// exchangeItems trades items of any two bins of the ranks. Unless slower is set, no micro-step becomes slower.
+// exchangeItems trades items of any two bins of the ranks. Unless slower is set, no bin of lo comes to more than most.
 func (l *leveler) exchangeItems(hi, lo int, slower bool) bool {
 	gap := l.total[hi] - l.total[lo]
 	from, to := l.side(hi), l.side(lo)
@@ -142,8 +142,8 @@ func (l *leveler) side(rank int) side {
 	return side{parts: l.offered[rank], loads: l.loads[rank], costs: l.costs[rank]}
 }
 
-// most is what the bins of a rank may cost: what the slowest of their micro-steps does, or that much more that the rank
-// comes to the mean if each of its bins does the same. It has to come from somewhere.
+// most is what the bins of a rank may cost: what the slowest of their micro-step does, or their share of what the rank is
+// short of the mean more than now, since it has to get there in some micro-step.
 func (l *leveler) most(rank int) []int64 {
 	short := max(0, l.mean-l.total[rank]) / int64(len(l.slowest))
 	most := slices.Clone(l.slowest)

@@ -79,7 +79,7 @@ func (l *lifelike) trace(i int64) *schemas.Trace {
 		}
 		t.Nodes = append(t.Nodes, n)
 	}
-	if i%8 == 0 {
+	if i%8 == 0 || l.first.Role == "" {
 		l.first = t.Nodes[0]
 	}
 	t.Nodes[0] = l.first

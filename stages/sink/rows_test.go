@@ -78,13 +78,21 @@ func TestRowsForgetEarlierOnes(t *testing.T) {
 	small.Nodes[1].Versions, small.Nodes[1].TokenIDs, small.Nodes[1].Mask, small.Nodes[1].Logprobs = nil, nil, nil, nil
 	table, _ := tableOf(pipeline.TopicTraces)
 	used := reflect.New(table.row)
+	large := row(t, 0, l.trace(0))
 	for i, r := range []Row{row(t, 1, small), {Offset: 2, Value: []byte("garbage")}, row(t, 3, small)} {
-		_ = table.fill(used.Elem(), "traces", 0, row(t, 0, l.trace(0)))
-		_ = table.fill(used.Elem(), "traces", 0, r)
 		fresh := reflect.New(table.row)
-		_ = table.fill(fresh.Elem(), "traces", 0, r)
-		if got, want := table.schema.Deconstruct(nil, used.Interface()), table.schema.Deconstruct(nil, fresh.Interface()); !got.Equal(want) {
-			t.Errorf("row %d is\n%+v\nwhere it should be\n%+v", i, got, want)
+		for _, fill := range []struct {
+			row      reflect.Value
+			r        Row
+			readable bool
+		}{{used, large, true}, {used, r, i != 1}, {fresh, r, i != 1}} {
+			if err := table.fill(fill.row.Elem(), "traces", 0, fill.r); (err == nil) != fill.readable {
+				t.Fatal(err)
+			}
+		}
+		got, want := fmt.Sprintf("%+v", table.schema.Deconstruct(nil, used.Interface())), fmt.Sprintf("%+v", table.schema.Deconstruct(nil, fresh.Interface()))
+		if got != want {
+			t.Errorf("row %d is\n%s\nwhere it should be\n%s", i, got, want)
 		}
 	}
 }

@@ -47,6 +47,7 @@ var bottlenecks = []struct {
 }{
 	{"trainer", func(f *Fleet, times float64) { f.Step = 2 * times }},
 	{"environment servers", func(f *Fleet, times float64) { f.Servers, f.Slots, f.Mean = 2, 32, 0.4*times }},
+	{"permits", func(f *Fleet, times float64) { f.Step, f.Slots, f.Mean = 0.01, 1000, 2*times }},
 	{"scorer", func(f *Fleet, times float64) { *f.cpu(Scorer) = 0.1 * times }},
 	{"packer", func(f *Fleet, times float64) { *f.cpu(Packer) = 6e-3 * times }},
 	{"emitter", func(f *Fleet, times float64) { *f.cpu(Emitter) = 6e-3 * times }},
@@ -181,6 +182,28 @@ func TestInvariant_Determinism(t *testing.T) {
 	}
 	if reflect.DeepEqual(one, other) {
 		t.Errorf("another seed gives the same: %+v", one)
+	}
+}
+
+// A group's longest rollout is as long as drawing says, and so many steps ahead its permits last.
+func TestSlowest(t *testing.T) {
+	f := small()
+	rng, sum := rand.New(rand.NewPCG(1, 0)), 0.
+	const n = 100_000
+	for range n {
+		longest := 0.
+		for range f.Group {
+			longest = max(longest, f.Mean*math.Exp(f.Sigma*rng.NormFloat64()-f.Sigma*f.Sigma/2))
+		}
+		sum += longest
+	}
+	if !near(f.slowest(), sum/n, 0.01) {
+		t.Errorf("the longest of %d takes %v, drawing says %v", f.Group, f.slowest(), sum/n)
+	}
+	f.Mean = 20
+	f.Ahead = f.NeededAhead(512, 1)
+	if spare := float64(f.permits()) - float64(f.Batch)/2 - 512*f.slowest(); spare < 0 || spare > float64(f.Batch+f.Group) {
+		t.Errorf("%d steps ahead for %v s of 512 rollouts/s", f.Ahead, f.slowest())
 	}
 }
 

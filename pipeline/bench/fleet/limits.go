@@ -32,7 +32,7 @@ func (f Fleet) Limits() []Limit {
 	var all limits
 	all.add(float64(f.Batch), f.Step, "trainer: %d rollouts in %g s", f.Batch, f.Step)
 	all.add(float64(f.Servers*f.Slots), f.Mean, "environment servers: %d × %d rollouts at once", f.Servers, f.Slots)
-	all.add(float64(f.permits()), f.Mean, "permits: %d open rollouts", f.permits())
+	all.add(float64(f.permits())-float64(f.Batch)/2, f.slowest(), "permits: %d open rollouts", f.permits()) // half a step waits for the rest
 	if f.Cores > 0 {
 		all.add(float64(f.Cores), f.allCPU(), "the %d cores of the machine", f.Cores)
 		return all.sorted()
@@ -47,6 +47,22 @@ func (f Fleet) Limits() []Limit {
 		all.add(most*f.Network, f.bytes(s.Writes), "%s: network out of %g processes", s.Name, most)
 	}
 	return append(all, f.brokerLimits()...).sorted()
+}
+
+// slowest is how long a group's longest rollout takes on average: so long the group has its permits.
+func (f Fleet) slowest() (seconds float64) {
+	const step = 1. / 256
+	for z := -8.; z < 8; z += step { // the mean of the largest of so many, by its density
+		below := math.Erfc(-z/math.Sqrt2) / 2
+		density := float64(f.Group) * math.Pow(below, float64(f.Group-1)) * math.Exp(-z*z/2) / math.Sqrt(2*math.Pi)
+		seconds += step * density * f.Mean * math.Exp(f.Sigma*z-f.Sigma*f.Sigma/2)
+	}
+	return seconds
+}
+
+// NeededAhead is the least max_async_level with which permits for a demand come back in time, where they are used for a part of it.
+func (f Fleet) NeededAhead(demand, part float64) int {
+	return max(0, int(math.Ceil(demand*f.slowest()/part/float64(f.Batch)+0.5))-2)
 }
 
 // brokerLimits are those of the brokers together, and of the busiest: it leads as much of one topic as a broker may have to, and its

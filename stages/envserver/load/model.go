@@ -25,7 +25,7 @@ var said = "<combined_alphabetical_sorted>\n" + strings.Repeat("AdaLovelace // n
 // figures are what the model counts.
 type figures struct {
 	Waiting int `json:"waiting"` // calls that wait for their answers
-	Most    int `json:"most"`    // that did so at once since they were last forgotten
+	Most    int `json:"most"`    // that did so at once since that was last forgotten
 	Calls   int `json:"calls"`
 }
 
@@ -61,7 +61,7 @@ func serveModel(ctx context.Context, takes time.Duration, atOnce int) error {
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, `{"object":"list","data":[{"id":"slow","object":"model","max_model_len":32768}]}`)
 	})
-	mux.HandleFunc("GET /figures", s.tell)
+	mux.HandleFunc("/figures", s.tell)
 	l, err := net.Listen("tcp", "localhost:0")
 	if err != nil {
 		return err
@@ -92,6 +92,9 @@ func generated(tokens []int32) ([]byte, error) {
 	}}})
 }
 
+// stays is how long all calls wait before the first is answered, for those who look at the server meanwhile.
+const stays = 3 * time.Second
+
 // wait lets a call wait, and counts it.
 func (s *slow) wait(ctx context.Context) {
 	came := s.count(1)
@@ -121,7 +124,7 @@ func (s *slow) count(n int) (now time.Time) {
 	s.Calls += max(n, 0)
 	s.Most = max(s.Most, s.Waiting)
 	if s.atOnce > 0 && s.Waiting >= s.atOnce {
-		s.takes, s.atOnce = max(s.takes, now.Sub(s.first)), 0
+		s.takes, s.atOnce = max(s.takes, now.Sub(s.first)+stays), 0
 		close(s.full)
 	}
 	return now
@@ -166,12 +169,14 @@ func (s *slow) chat(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, "data: [DONE]\n\n")
 }
 
-// tell gives the figures, and forgets how many waited at most.
-func (s *slow) tell(w http.ResponseWriter, _ *http.Request) {
+// tell gives the figures. Asked with POST it forgets how many waited at most.
+func (s *slow) tell(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_ = json.NewEncoder(w).Encode(s.figures)
-	s.Most, s.Calls = s.Waiting, 0
+	if r.Method == http.MethodPost {
+		s.Most, s.Calls = s.Waiting, 0
+	}
 }
 
 // model is a slow model in a process of its own.
@@ -203,9 +208,17 @@ func startModel(ctx context.Context, takes time.Duration, atOnce int) (*model, e
 	return m, nil
 }
 
-// figures are those since it was asked last.
-func (m *model) figures(ctx context.Context) (f figures, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, m.url+"/figures", nil)
+// forget lets the figures begin anew.
+func (m *model) forget(ctx context.Context) error {
+	_, err := m.ask(ctx, http.MethodPost)
+	return err
+}
+
+// figures are those since then.
+func (m *model) figures(ctx context.Context) (figures, error) { return m.ask(ctx, http.MethodGet) }
+
+func (m *model) ask(ctx context.Context, method string) (f figures, err error) {
+	req, err := http.NewRequestWithContext(ctx, method, m.url+"/figures", nil)
 	if err != nil {
 		return f, err
 	}

@@ -51,7 +51,7 @@ func playOurs(ctx context.Context, f flags, dir string, m *model) (result, error
 		return result{}, err
 	}
 	defer s.kill()
-	if _, err := m.figures(ctx); err != nil {
+	if err := m.forget(ctx); err != nil {
 		return result{}, err
 	}
 	meter, err := newMeter(s.cmd.Process.Pid)
@@ -263,7 +263,7 @@ func (s *server) full(ctx context.Context, f flags, m *model) (live int64) {
 	for {
 		if said, err := m.figures(ctx); err != nil {
 			return 0
-		} else if said.Waiting >= f.Concurrency {
+		} else if said.Most >= f.Concurrency {
 			break
 		}
 		time.Sleep(200 * time.Millisecond)

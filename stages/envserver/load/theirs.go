@@ -47,7 +47,7 @@ func playVerifiers(ctx context.Context, f flags, dir string, m *model) (result, 
 		cancel()
 		_ = cmd.Wait() // it was killed
 	}()
-	if _, err := m.figures(ctx); err != nil {
+	if err := m.forget(ctx); err != nil {
 		return result{}, err
 	}
 	meter, err := newMeter(cmd.Process.Pid)

@@ -1,0 +1,5 @@
+//go:build !race
+
+package envserver
+
+const raced = false
