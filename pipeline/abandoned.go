@@ -33,6 +33,8 @@ func (s *session) inherit(ctx context.Context) error {
 	}
 	defer cl.Close()
 	adm := kadm.NewClient(cl)
+	// First the transactions: who has begun one by now is a member when the group is looked at, or is gone.
+	open, listing := adm.ListTransactions(ctx, nil, []string{"Ongoing"})
 	groups, err := adm.DescribeGroups(ctx, p.group())
 	if err == nil {
 		err = groups.Error()
@@ -42,7 +44,10 @@ func (s *session) inherit(ctx context.Context) error {
 	}
 	s.claimOrphans(groups[p.group()])
 	s.again = s.orphans || groups[p.group()].State != "Stable"
-	return s.endAbandoned(ctx, adm, groups[p.group()])
+	if listing != nil {
+		return fmt.Errorf("list the open transactions: %w", listing)
+	}
+	return s.endAbandoned(ctx, open, groups[p.group()])
 }
 
 // claimOrphans asks for a rebalance where partitions are nobody's. A rebalance has two joins: members give up in the first what
@@ -74,12 +79,8 @@ func (s *session) unassigned(group kadm.DescribedGroup) int {
 // that ends, nobody can read what was written behind it, nor the offsets of its partitions. Left to the brokers that takes
 // the transaction's time-out, and ten seconds more. One that only sleeps is fenced by it, which it would
 // be anyway. Where it fails, the time-out does it.
-func (s *session) endAbandoned(ctx context.Context, adm *kadm.Client, group kadm.DescribedGroup) error {
+func (s *session) endAbandoned(ctx context.Context, open kadm.ListedTransactions, group kadm.DescribedGroup) error {
 	p := s.p
-	open, err := adm.ListTransactions(ctx, nil, []string{"Ongoing"})
-	if err != nil {
-		return fmt.Errorf("list the open transactions: %w", err)
-	}
 	var members []string
 	for _, m := range group.Members {
 		if m.InstanceID != nil {

@@ -134,25 +134,30 @@ func (rt *Runtime) Redeem(ctx context.Context, r schemas.Record) error {
 	}
 	at := map[string]*[]byte{}
 	schemas.Tensors(r, func(path string, data *[]byte) { at[path] = data })
-	for _, ref := range *blobs {
-		if at[ref.Path] == nil {
-			return fmt.Errorf("%s names a blob for %q, which it does not have", r.SchemaName(), ref.Path)
+	fields := make([]*[]byte, len(*blobs))
+	for i, ref := range *blobs {
+		if fields[i] = at[ref.Path]; fields[i] == nil {
+			return fmt.Errorf("%s names a blob for %q, which it does not have, or names two", r.SchemaName(), ref.Path)
 		}
+		delete(at, ref.Path)
 	}
 	tensors := make([][]byte, len(*blobs))
+	asked := ctx
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(tensorsAtOnce)
 	for i, ref := range *blobs {
 		g.Go(func() (err error) {
-			tensors[i], err = rt.Blobs.Get(ctx, ref)
+			if ctx.Err() == nil { // else another could not be read
+				tensors[i], err = rt.Blobs.Get(ctx, ref)
+			}
 			return err
 		})
 	}
-	if err := g.Wait(); err != nil {
+	if err := errors.Join(g.Wait(), asked.Err()); err != nil {
 		return err
 	}
-	for i, ref := range *blobs {
-		*at[ref.Path] = tensors[i]
+	for i, data := range tensors {
+		*fields[i] = data
 	}
 	*blobs = nil
 	if err := r.Validate(); err != nil {

@@ -164,3 +164,19 @@ func TestSetUpWaitsForBrokers(t *testing.T) {
 		t.Fatalf("error %v, refused %d times", err, len(fired))
 	}
 }
+
+// A record that names two blobs for one tensor is no record of ours: the first is not read a thousand times for it.
+func TestTwoBlobsForOneTensor(t *testing.T) {
+	rt, _ := testRuntime(t)
+	sent := bigTrace(1 << 20)
+	if _, err := rt.Encode(t.Context(), Emission{TopicTraces, AutoPartition, sent}); err != nil {
+		t.Fatal(err)
+	}
+	if len(sent.Blobs) == 0 {
+		t.Fatal("nothing was checked in")
+	}
+	sent.Blobs = append(sent.Blobs, sent.Blobs[0])
+	if err := rt.Redeem(t.Context(), sent); err == nil || !strings.Contains(err.Error(), "names two") {
+		t.Errorf("%v", err)
+	}
+}

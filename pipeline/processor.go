@@ -319,10 +319,10 @@ func (s *session) check(ctx context.Context, now time.Time) error {
 		}
 	}
 	if s.joined && (s.looked.IsZero() || s.again && now.Sub(s.looked) > heirPatience) {
-		s.looked = now
 		if err := s.inherit(ctx); err != nil {
 			s.p.rt.Log.Warn("looking for what others left behind failed", "stage", s.p.cfg.Stage, "error", err)
 		}
+		s.looked = time.Now() // a look may take longer than the pause between two
 	}
 	return nil
 }

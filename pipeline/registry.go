@@ -114,7 +114,7 @@ func (g *SchemaRegistry) encode(r schemas.Record) ([]byte, error) {
 	if !ok {
 		return nil, fmt.Errorf("the id of schema %s was not resolved", r.SchemaName())
 	}
-	b, err := new(sr.ConfluentHeader).AppendEncode(make([]byte, 0, 512), id, nil)
+	b, err := new(sr.ConfluentHeader).AppendEncode(nil, id, nil)
 	if err != nil {
 		return nil, err
 	}

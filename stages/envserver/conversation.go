@@ -122,7 +122,7 @@ type prompt struct {
 	shown   []render.Rendered // the messages it shows for the first time
 }
 
-// prompt renders what is new for the agent that is to speak. Nothing changes before say.
+// prompt renders what is new for the agent that is to speak. The conversation is the same until say.
 func (c *conversation) prompt() (prompt, error) {
 	t := c.now
 	p := prompt{tokens: t.tokens, shown: t.opened} // what is appended stands behind all that anyone has read

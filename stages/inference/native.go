@@ -287,6 +287,7 @@ func (e *engine) Run(ctx context.Context) error {
 func (e *engine) admit() (busy []*lane, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	clear(e.busy) // lanes that have gone are not held
 	busy = e.busy[:0]
 	e.lanes = slices.DeleteFunc(e.lanes, func(l *lane) bool {
 		return len(l.users) == 0 && (l.batch == nil || len(l.batch.running) == 0)

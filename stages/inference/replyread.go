@@ -3,6 +3,7 @@ package inference
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strconv"
 )
 
@@ -79,8 +80,12 @@ func (p *parser) tokens() []int32 {
 	return list(p, bytes.Count(text, []byte(","))+1, func() int32 { return int32(p.integer(32)) })
 }
 
+// shortestLogprob is what that of one token takes, at least.
+const shortestLogprob = len(`{"token":"token_id:0"}`)
+
 // logprobs are those of some number of tokens, which are named.
 func (p *parser) logprobs(n int) []tokenLogprob {
+	n = min(n, len(p.rest)/shortestLogprob)
 	ids := make([]int32, 0, n)
 	return list(p, n, func() (l tokenLogprob) {
 		named := false
@@ -132,15 +137,24 @@ func (p *parser) want(c byte) {
 	}
 }
 
-// object reads one whose values field reads.
+// maxFields is more than any object of a reply has.
+const maxFields = 8
+
+// object reads one whose values field reads. A field that comes twice is for encoding/json, which merges them.
 func (p *parser) object(field func(key []byte)) {
+	var seen [maxFields][]byte
 	p.want('{')
-	for first := true; !p.failed && !p.skip('}'); first = false {
-		if !first {
+	for n := 0; !p.failed && !p.skip('}'); n++ {
+		if n > 0 {
 			p.want(',')
 		}
 		key := p.text()
 		p.want(':')
+		if n == maxFields || slices.ContainsFunc(seen[:n], func(k []byte) bool { return bytes.Equal(k, key) }) {
+			p.fail()
+			return
+		}
+		seen[n] = key
 		field(key)
 	}
 }

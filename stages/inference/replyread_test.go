@@ -50,6 +50,8 @@ func FuzzReadReply(f *testing.F) {
 		`{"choices":[{"logprobs":{"content":[{"token":"token_id:5","logprob":-0.5}]}}]}`, `{"choices":[{"logprobs":{"content":[{"token":"token_id:05","logprob":-1e-7}]}}]}`,
 		`{"choices":[{"logprobs":{"content":[{"token":"token_id:5","logprob":1e99}]}}]}`, `{"choices":[{"logprobs":{"content":[{"logprob":-.5,"token":"token_id:-5"}]}}]}`,
 		`{"choices":[{"logprobs":{}}],"prompt_token_ids":[3]}`, `{"request_id":"a\"b","request_id":"é"}`, `{"choices":[{"logprobs":{"content":[{"token":"token_id:1","token":"token_id:2"}]}}]}`,
+		`{"choices":[{"index":1}],"choices":[{}]}`, `{"choices":[{"token_ids":[1],"logprobs":{"content":[{"token":"token_id:5"}]},"logprobs":{}}]}`,
+		`{"choices":[{"token_ids":[1,1,1],"logprobs":{"content":[],"content":[]}}]}`,
 		`{"choices":[{"policy_versions":[{"offset":1,"version":9223372036854775808}]}]}`, `{"choices":[{"logprobs":{"content":[{"token":"token_id:-0","logprob":0}]}}]}`,
 	} {
 		f.Add([]byte(text))

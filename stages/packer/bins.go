@@ -57,8 +57,8 @@ func gather(order, bin []int, bins int) [][]int {
 	return all
 }
 
-// fill packs for one rank, for which only the number of bins counts: the bins of first-fit-decreasing. With a tenth of
-// their room to spare, each item, longest first, goes to the cheapest bin that has room for it, unless that strands one.
+// fill packs for one rank, which waits for nobody: the bins of first-fit-decreasing. With a tenth of
+// their room to spare they are made alike in cost, and so in the memory they take: each item, longest first, goes to the cheapest bin that has room for it, unless that strands one.
 func fill(lengths []int, cost []int64, capacity int) [][]int {
 	tight := firstFitDecreasing(lengths, capacity)
 	want := len(tight)

@@ -41,7 +41,7 @@ var encodings = map[string]string{
 	"time_ms": "delta",
 }
 
-// maxDictionary bounds the different values of a dict column; where there are more the rest is plain.
+// maxDictionary bounds the bytes of a dict column's different values; where there are more the rest is plain.
 const maxDictionary = 1 << 18
 
 func columnsOf(t reflect.Type) columns {

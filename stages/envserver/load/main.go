@@ -2,8 +2,8 @@
 // one of verifiers' play the same conversations against the same slow model, and prints what each took.
 //
 // Each server has a process to itself, and so has the model: it answers after a while, over as many connections as it is asked on, and
-// counts how many rollouts wait for it at once. Of this project's server it answers none before all that there are to be at once wait. The rollouts are of alphabet-sort, with three turns in whole sentences. A server
-// in Python has the texts of the same tasks and takes them through the client of its own package.
+// counts how many rollouts wait for it at once. Of this project's server it answers none before all that there are to be at once
+// wait. The rollouts are of alphabet-sort, with three turns in whole sentences. A server in Python has the texts of the same tasks and takes them through the client of its own package.
 //
 // `make bench-rollouts` starts it. It needs Linux, whose /proc says what a process took.
 package main

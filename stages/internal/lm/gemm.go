@@ -7,7 +7,8 @@ import (
 
 // Matrix products. Each element of C is summed over k in ascending order, every product and every sum rounded on its own, so
 // that neither the other rows nor the tiles change its bits, nor which of the two ways below computes it: gonum, which reads and
-// writes C once for every k, or tiles of C that stay in registers, where there are vectors of eight (gemm_amd64.s).
+// writes C once for every k, or tiles of C that stay in registers, where there are vectors of eight (gemm_amd64.s). That is
+// so of finite numbers: gonum passes over zeros of A, whose product with an infinity is not a number.
 
 var impl gonum.Implementation
 
