@@ -142,18 +142,18 @@ func (rt *Runtime) Redeem(ctx context.Context, r schemas.Record) error {
 		delete(at, ref.Path)
 	}
 	tensors := make([][]byte, len(*blobs))
-	asked := ctx
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(tensorsAtOnce)
 	for i, ref := range *blobs {
 		g.Go(func() (err error) {
-			if ctx.Err() == nil { // else another could not be read
-				tensors[i], err = rt.Blobs.Get(ctx, ref)
+			if ctx.Err() != nil { // another could not be read, or nobody waits any more
+				return fmt.Errorf("%w: read blob %s: %w", ErrTransient, ref.URI, ctx.Err())
 			}
+			tensors[i], err = rt.Blobs.Get(ctx, ref)
 			return err
 		})
 	}
-	if err := errors.Join(g.Wait(), asked.Err()); err != nil {
+	if err := g.Wait(); err != nil {
 		return err
 	}
 	for i, data := range tensors {
