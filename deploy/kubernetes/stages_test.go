@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -63,8 +64,14 @@ func TestPrlTakesItsArguments(t *testing.T) {
 	}
 }
 
-// started is how a stage's process is started: the configuration and the secrets that its volumes mount lie in a folder of the test.
+// started is how the process of a stage's first pod is started.
 func started(t *testing.T, list []object, o object) (args []string, env map[string]string) {
+	t.Helper()
+	return startedAs(t, list, o, 0)
+}
+
+// startedAs is how the process in one of a stage's pods is started: the configuration and the secrets that its volumes mount lie in a folder of the test.
+func startedAs(t *testing.T, list []object, o object, number int) (args []string, env map[string]string) {
 	t.Helper()
 	pod := o.Spec.Template.Spec
 	c := pod.Containers[slices.IndexFunc(pod.Containers, func(c container) bool { return c.Name == "stage" })]
@@ -105,8 +112,9 @@ func started(t *testing.T, list []object, o object) (args []string, env map[stri
 			value = "secret"
 		} else if v.ValueFrom != nil && v.ValueFrom.FieldRef != nil {
 			value = map[string]string{
-				"metadata.name": o.Metadata.Name + "-0",
+				"metadata.name": fmt.Sprint(o.Metadata.Name, "-", number),
 				"metadata.annotations['batch.kubernetes.io/job-completion-index']": strconv.Itoa(max(o.Spec.Completions-1, 0)),
+				"metadata.labels['apps.kubernetes.io/pod-index']":                  strconv.Itoa(number),
 			}[v.ValueFrom.FieldRef.FieldPath]
 			if value == "" {
 				t.Fatalf("%s: variable %s of field %s", o.Metadata.Name, v.Name, v.ValueFrom.FieldRef.FieldPath)
@@ -120,16 +128,46 @@ func started(t *testing.T, list []object, o object) (args []string, env map[stri
 		if strings.HasPrefix(value, "/etc/prl/") {
 			t.Errorf("%s: %s = %s is not mounted", o.Metadata.Name, v.Name, value)
 		}
-		env[v.Name] = value
+		env[v.Name] = referred(value, env)
 	}
 	for _, arg := range c.Args {
-		arg = reference.ReplaceAllStringFunc(arg, func(r string) string { return env[reference.FindStringSubmatch(r)[1]] })
+		arg = referred(arg, env)
 		if here, ok := mounted[arg]; ok {
 			arg = here
 		}
 		args = append(args, arg)
 	}
 	return args, env
+}
+
+// referred puts the values of variables into a text that refers to them, of those that stand before it, as the kubelet does.
+func referred(text string, env map[string]string) string {
+	return reference.ReplaceAllStringFunc(text, func(r string) string {
+		if value, there := env[reference.FindStringSubmatch(r)[1]]; there {
+			return value
+		}
+		return r
+	})
+}
+
+// TestSinksShareTheWork: as many sinks as there are divide the partitions, each by its number, and one that is alone has all.
+func TestSinksShareTheWork(t *testing.T) {
+	for name, want := range map[string][]string{"full": {"0/3", "1/3", "2/3"}, "defaults": {""}} {
+		list := render(t, values[name]...)
+		for _, o := range workloads(list) {
+			if o.stage() != "sink" {
+				continue
+			}
+			var got []string
+			for pod := range *o.Spec.Replicas {
+				_, env := startedAs(t, list, o, pod)
+				got = append(got, env["PRL__SINK__SHARE"])
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s: the sinks have the shares %q, want %q", name, got, want)
+			}
+		}
+	}
 }
 
 // TestScalingDownFinishesRollouts: a pod of an environment server has the time that its rollouts are given, and gives its partitions up.
