@@ -25,14 +25,18 @@ const manifest = "export.json"
 type folder struct {
 	cfg    Config
 	draft  string
+	lock   *os.File // of the draft
 	splits map[string][]*rows
 	old    *os.File // what is replaced, locked; nil for nothing
 }
 
-// newFolder makes the draft of an export. A place that is taken is refused, or, with force, if what is there is no export or one
+// newFolder makes the draft of an export, once those of killed ones are gone. A place that is taken is refused, or, with force, if what is there is no export or one
 // that another process writes.
 func newFolder(cfg Config) (f *folder, err error) {
 	f = &folder{cfg: cfg, splits: map[string][]*rows{}}
+	if err := clearAway(cfg.Out); err != nil {
+		return nil, err
+	}
 	if _, err := os.Lstat(cfg.Out); err == nil {
 		if !cfg.Force {
 			return nil, fmt.Errorf("%s is there already: name another folder (--out), or replace it (--force)", cfg.Out)
@@ -54,7 +58,7 @@ func newFolder(cfg Config) (f *folder, err error) {
 	if err := os.MkdirAll(filepath.Dir(cfg.Out), 0o755); err != nil {
 		return nil, err
 	}
-	if f.draft, err = os.MkdirTemp(filepath.Dir(cfg.Out), "."+filepath.Base(cfg.Out)+".draft-"); err != nil {
+	if f.draft, f.lock, err = newDraft(cfg.Out); err != nil {
 		return nil, err
 	}
 	return f, os.Chmod(f.draft, 0o755)
@@ -128,16 +132,18 @@ func (f *folder) publish(s *Summary) error {
 	pipeline.Crash(Name + ".before-rename")
 	old := ""
 	if f.cfg.Force {
-		old = f.draft + ".old"
+		old = f.draft + replaced
 		if err := os.Rename(f.cfg.Out, old); errors.Is(err, fs.ErrNotExist) {
 			old = ""
 		} else if err != nil {
 			return err
 		}
 	}
+	pipeline.Crash(Name + ".between-renames")
 	if err := os.Rename(f.draft, f.cfg.Out); err != nil {
 		return err
 	}
+	pipeline.Crash(Name + ".renamed")
 	f.draft = ""
 	if old != "" {
 		if err := os.RemoveAll(old); err != nil {
@@ -152,6 +158,7 @@ func (f *folder) discard() error {
 	if f.old != nil {
 		_ = f.old.Close() // nothing was written to it
 	}
+	defer f.lock.Close() // nothing is written to it
 	if f.draft == "" {
 		return nil
 	}

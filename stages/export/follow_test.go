@@ -27,6 +27,15 @@ func child(spec []string) error {
 	if err != nil {
 		return err
 	}
+	if parquet := spec[4]; parquet != "" {
+		cfg := DefaultConfig()
+		cfg.Out, cfg.Force = spec[2], true
+		e, err := New(rt, cfg, "", parquet, "")
+		if err == nil {
+			_, err = e.Files(context.Background())
+		}
+		return err
+	}
 	e, err := New(rt, following(spec[2], spec[3]), "", "", "")
 	if err != nil {
 		return err
@@ -40,11 +49,17 @@ func (w *world) child(out, format string, env ...string) error {
 	w.Helper()
 	ctx, cancel := context.WithTimeout(w.Context(), deadline)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, os.Args[0])
-	cmd.Env = append(append(os.Environ(), childEnv+"="+strings.Join([]string{w.rt.Brokers[0], w.blobs, out, format}, "|")), env...)
+	cmd := w.command(ctx, out, format, "", env...)
 	text, err := cmd.CombinedOutput()
 	w.Logf("%s", text)
 	return err
+}
+
+// command is an export in a process of its own: one that follows, or, with a folder of Parquet files, one of these.
+func (w *world) command(ctx context.Context, out, format, parquet string, env ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, os.Args[0])
+	cmd.Env = append(append(os.Environ(), childEnv+"="+strings.Join([]string{w.rt.Brokers[0], w.blobs, out, format, parquet}, "|")), env...)
+	return cmd
 }
 
 func (w *world) parts(out, format string) (all []Row) {

@@ -30,7 +30,8 @@ import (
 const (
 	// python is where `make python` puts the interpreter with the packages.
 	python = "../../.cache/python"
-	// childEnv makes the test binary the stage that follows: broker, folder of blobs, and folder of the export, between bars.
+	// childEnv makes the test binary an export: broker, folder of blobs, folder of the export, format, and folder of the Parquet
+	// files, empty for one that follows, between bars.
 	childEnv = "PRL_TEST_EXPORT"
 	deadline = time.Minute
 )

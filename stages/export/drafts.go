@@ -1,0 +1,64 @@
+package export
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// replaced ends the name of an export that makes room for the next: it is beside the draft that takes its place.
+const replaced = ".old"
+
+// draftPrefix begins the names of the drafts of an export.
+func draftPrefix(out string) string { return "." + filepath.Base(out) + ".draft-" }
+
+// newDraft makes an empty folder beside the place of an export. It is the process's own until lock is closed or the process ends.
+func newDraft(out string) (dir string, lock *os.File, err error) {
+	made, err := os.MkdirTemp(filepath.Dir(out), "."+filepath.Base(out)+".new-") // which nobody looks for until it is locked
+	if err != nil {
+		return "", nil, err
+	}
+	if lock, err = lockFolder(made); err != nil {
+		return "", nil, err
+	}
+	dir = filepath.Join(filepath.Dir(out), draftPrefix(out)+strings.TrimPrefix(filepath.Base(made), "."+filepath.Base(out)+".new-"))
+	if err := os.Rename(made, dir); err != nil {
+		return "", nil, errors.Join(err, lock.Close())
+	}
+	return dir, lock, nil
+}
+
+// clearAway removes what exports to out have left beside it that were killed, and puts an export back that one of them had taken away.
+// What a living process holds stays as it is.
+func clearAway(out string) error {
+	entries, err := os.ReadDir(filepath.Dir(out))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		number, ours := strings.CutPrefix(e.Name(), draftPrefix(out))
+		number, old := strings.CutSuffix(number, replaced)
+		if !ours || !e.IsDir() || strings.Trim(number, "0123456789") != "" {
+			continue
+		}
+		dir := filepath.Join(filepath.Dir(out), e.Name())
+		lock, err := lockFolder(dir)
+		if err != nil {
+			continue // a living one's, or gone by now
+		}
+		if _, err = os.Lstat(out); old && errors.Is(err, fs.ErrNotExist) {
+			err = os.Rename(dir, out)
+		} else {
+			err = os.RemoveAll(dir)
+		}
+		if err := errors.Join(err, lock.Close()); err != nil {
+			return fmt.Errorf("clear away what a killed export has left: %w", err)
+		}
+	}
+	return nil
+}
