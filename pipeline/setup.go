@@ -240,6 +240,10 @@ func (s *setup) check(ctx context.Context) error {
 			}
 			continue
 		}
+		if errors.Is(err, kerr.UnknownTopicOrPartition) && ctx.Err() == nil { // a broker that has not heard yet of what was just made
+			pause(ctx, setupPause)
+			return s.check(ctx)
+		}
 		if err != nil {
 			return fmt.Errorf("look at the configuration of topic %s: %w", t.name, err)
 		}

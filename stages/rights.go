@@ -13,6 +13,13 @@ import (
 // SetupName is the name under which operators make a run's topics, where its stages may not.
 const SetupName = "setup"
 
+// Users of commands that read one run and write another. Such a command is one user, with the rights of both names.
+const (
+	OriginName     = "origin"      // of the run that --from names
+	SetupFromName  = "setup-from"  // of the run that --stage setup begins there
+	ReplayIntoName = "replay-into" // of the run that --stage replay writes
+)
+
 // Rights are the least that a stage of a run needs of the brokers.
 func (s Stage) Rights(run string) []pipeline.Right {
 	full := func(topic string) string { return run + "." + topic }
@@ -87,14 +94,58 @@ func AuditRights(run string) []pipeline.Right {
 	return []pipeline.Right{{Operation: pipeline.OperationRead, Resource: pipeline.ResourceTopic, Name: run + ".", Prefix: true}}
 }
 
+// OriginRights are the least that --stage setup needs of the run that --from names.
+func OriginRights(run string) []pipeline.Right {
+	return topicRights(run, pipeline.OperationRead, pipeline.TopicPolicies, pipeline.TopicState)
+}
+
+// SetupFromRights are the least that --stage setup --from needs of the run that it begins.
+func SetupFromRights(run string) []pipeline.Right {
+	return slices.Concat(SetupRights(run), topicRights(run, pipeline.OperationRead, pipeline.TopicPolicies),
+		topicRights(run, pipeline.OperationWrite, pipeline.TopicPolicies, pipeline.TopicState),
+		[]pipeline.Right{pipeline.WriteTransactionalID(run + ".trainer")})
+}
+
+// ReplayRights are the least that --stage replay needs of the run that it looks at.
+func ReplayRights(run string) []pipeline.Right {
+	var topics []string
+	for _, mode := range []string{ReplayRecompute, ReplayRescore, ReplayRegenerate, ReplayTrain} {
+		for _, topic := range []string{pipeline.TopicTraces, pipeline.TopicEvalTraces} {
+			for _, read := range (Replay{Mode: mode, Topic: topic}).topics() {
+				if !slices.Contains(topics, read) {
+					topics = append(topics, read)
+				}
+			}
+		}
+	}
+	return topicRights(run, pipeline.OperationRead, topics...)
+}
+
+// ReplayIntoRights are the least that --stage replay needs of the run that it writes. That one is its own: it scores, packs, trains and
+// plays there, and no right reaches into another run.
+func ReplayIntoRights(run string) []pipeline.Right {
+	group, id := pipeline.ReadGroup(run+"."), pipeline.WriteTransactionalID(run+".")
+	group.Prefix, id.Prefix = true, true
+	list := []pipeline.Right{group, id, {Operation: pipeline.OperationIdempotentWrite, Resource: pipeline.ResourceCluster, Name: pipeline.ClusterName}}
+	for _, o := range []string{pipeline.OperationCreate, pipeline.OperationDescribeConfigs, pipeline.OperationRead, pipeline.OperationWrite} {
+		list = append(list, pipeline.Right{Operation: o, Resource: pipeline.ResourceTopic, Name: run + ".", Prefix: true})
+	}
+	return list
+}
+
+func topicRights(run, operation string, topics ...string) (list []pipeline.Right) {
+	for _, t := range topics {
+		list = append(list, pipeline.Right{Operation: operation, Resource: pipeline.ResourceTopic, Name: run + "." + t})
+	}
+	return list
+}
+
 // EvalByHandRights are the least that an eval by hand needs where the servers of the run play; to serve the policy and the
 // environment itself it needs those of these stages, too.
 func EvalByHandRights(run string) []pipeline.Right {
 	list := []pipeline.Right{{Operation: pipeline.OperationRead, Resource: pipeline.ResourceTopic, Name: run + ".", Prefix: true}}
 	list = append(list, pipeline.Right{Operation: pipeline.OperationWrite, Resource: pipeline.ResourceTopic, Name: run + "." + pipeline.TopicTasks(""), Prefix: true})
-	for _, topic := range []string{pipeline.TopicEvalTraces, pipeline.TopicOutcomes, pipeline.TopicEvals} {
-		list = append(list, pipeline.Right{Operation: pipeline.OperationWrite, Resource: pipeline.ResourceTopic, Name: run + "." + topic})
-	}
+	list = append(list, topicRights(run, pipeline.OperationWrite, pipeline.TopicEvalTraces, pipeline.TopicOutcomes, pipeline.TopicEvals)...)
 	id := pipeline.WriteTransactionalID(run + "." + eval.ByHandName + ".")
 	id.Prefix = true
 	return append(list, id)
@@ -115,7 +166,11 @@ func ACLs(run string) string {
 		}
 	}
 	write(SetupName, SetupRights(run))
+	write(OriginName, OriginRights(run))
+	write(SetupFromName, SetupFromRights(run))
 	write(AuditName, AuditRights(run))
+	write(ReplayName, ReplayRights(run))
+	write(ReplayIntoName, ReplayIntoRights(run))
 	write(eval.ByHandName, EvalByHandRights(run))
 	write(top.Name, TopRights(run))
 	for _, s := range Flow {

@@ -57,8 +57,9 @@ func ownFigures(t *testing.T, summary string) (first, last string) {
 // TestEvalByHand measures versions of a run by hand, while it goes on and after its end: the figures are those of the
 // run's own evals, the run ends with the weights of one that nobody measured, and its records pass the audit.
 func TestEvalByHand(t *testing.T) {
+	t.Parallel()
 	sets := []string{"run.max_steps=6"}
-	want := finalWeights(t, all(t, t.TempDir(), nil, sets...).ended(t, runDeadline))
+	want := undisturbed(t, sets...)
 	dir := t.TempDir()
 	p := all(t, dir, nil, sets...)
 	p.await(t, "the first line of its progress", func() bool { return strings.Contains(p.text(&p.stdout), "step ") })
@@ -76,6 +77,7 @@ func TestEvalByHand(t *testing.T) {
 
 // TestEvalByHandGoesOn kills an eval in the middle, then stops one: each time the next goes on with what is there.
 func TestEvalByHandGoesOn(t *testing.T) {
+	t.Parallel()
 	dir, sets := t.TempDir(), []string{"run.max_steps=2"}
 	all(t, dir, nil, sets...).ended(t, runDeadline)
 	more := []string{"--examples", "600", "--temperature", "1"}
@@ -145,8 +147,9 @@ func records(t *testing.T, dir string, sets []string) (tasks, traces, announced 
 // TestEvalByHandDisturbsNothing measures a run that was killed in the middle of its first wave, in another environment than
 // its own: nothing is played or announced but the eval, and the run goes on to the weights it would have had.
 func TestEvalByHandDisturbsNothing(t *testing.T) {
+	t.Parallel()
 	sets := []string{"run.max_steps=4"}
-	want := finalWeights(t, all(t, t.TempDir(), nil, sets...).ended(t, runDeadline))
+	want := undisturbed(t, sets...)
 	dir := t.TempDir()
 	all(t, dir, []string{"PRL_CRASH_AT=envserver.published:40"}, append(sets, "envserver.concurrency=4")...).killed(t, runDeadline)
 	tasks, traces, announced := records(t, dir, sets)
@@ -165,6 +168,7 @@ func TestEvalByHandDisturbsNothing(t *testing.T) {
 
 // TestEvalByHandStopsBeforeItBegins offers to resume nothing of which nothing is there.
 func TestEvalByHandStopsBeforeItBegins(t *testing.T) {
+	t.Parallel()
 	dir, sets := t.TempDir(), []string{"run.max_steps=2"}
 	all(t, dir, nil, sets...).ended(t, runDeadline)
 	p := startStage(t, nil, evalArgs(dir, append(sets, "envs.catch.options.rows=1000"))...)

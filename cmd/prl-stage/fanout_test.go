@@ -13,7 +13,8 @@ import (
 // ends: the run has the weights that it has alone, and so has the shadow trainer, once it has gone on with what was recorded. The
 // export that followed has nothing twice, and nothing that an export of the files has not.
 func TestBesideARun(t *testing.T) {
-	want := finalWeights(t, all(t, t.TempDir(), nil).ended(t, runDeadline))
+	t.Parallel()
+	want := undisturbed(t)
 	dir := t.TempDir()
 	run := all(t, dir, nil, "board.enabled=true")
 	run.await(t, "step", func() bool { return strings.Contains(run.text(&run.stdout), "step 0/12") })

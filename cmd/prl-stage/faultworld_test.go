@@ -32,16 +32,22 @@ import (
 // faultDeadline bounds every wait of the tests of planted faults, which share the machine with others.
 const faultDeadline = 90 * time.Second
 
-// whims names the environment variable with the file that says what is wrong with the environment "whims": nothing where it is empty
-// or not there; "fail", every rollout fails; "poison N", task N ends the process.
-const whims = "PRL_TEST_WHIMS"
-
 func init() {
-	envs.Registry["whims"] = func(func(any) error) (env.Environment, error) { return whimsical{}, nil }
+	envs.Registry["whims"] = func(decode func(any) error) (env.Environment, error) {
+		var w whimsical
+		return w, decode(&w)
+	}
 }
 
 // whimsical rewards each first character of a reply by its own amount, so that a policy at its beginning gets something to learn.
-type whimsical struct{}
+type whimsical struct {
+	// Whim is the file that says what is wrong with it: nothing where it is empty or not there; "fail", every rollout fails;
+	// "poison N", task N ends the process.
+	Whim string `toml:"whim"`
+}
+
+// whimIn is the setting that names that file.
+func whimIn(path string) string { return fmt.Sprintf("envs.whims.options.whim=%q", path) }
 
 func (whimsical) Info() env.Info {
 	return env.Info{Name: "whims", Version: "1", Train: 50, Eval: 5, MaxTurns: 1, CutReplies: true}
@@ -51,8 +57,8 @@ func (whimsical) Task(_ env.Split, i int) (json.RawMessage, error) {
 	return json.RawMessage(fmt.Sprintf(`{"n":%d}`, i)), nil
 }
 
-func (whimsical) Start(_ context.Context, task json.RawMessage, _ int64) (env.Episode, error) {
-	text, err := os.ReadFile(os.Getenv(whims))
+func (e whimsical) Start(_ context.Context, task json.RawMessage, _ int64) (env.Episode, error) {
+	text, err := os.ReadFile(e.Whim)
 	if err != nil {
 		text = nil
 	}

@@ -10,6 +10,7 @@ import (
 // A run that begins from a version of another one, with the same settings in ordered mode, ends with its weights. A version
 // without a checkpoint, and a run that has begun elsewhere, are refused.
 func TestBeginFromVersion(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	sets := []string{"run.max_steps=6", "trainer.checkpoint_interval=2"}
 	begin := func(run, from string) *process {
@@ -64,6 +65,7 @@ func TestBeginFromVersion(t *testing.T) {
 
 // The moving averages of rae go on in the new run.
 func TestBeginWithAverages(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	sets := []string{"run.max_steps=4", "trainer.checkpoint_interval=2", "run.trace_partitions=1", "scorer.advantage=rae"}
 	want := finalWeights(t, all(t, dir, nil, sets...).ended(t, runDeadline))

@@ -25,6 +25,7 @@ func TestMain(m *testing.M) {
 		main()
 		os.Exit(0)
 	}
+	_ = os.Setenv(passwordEnv, password) // for all tests at once: those that need it run beside others
 	os.Exit(m.Run())
 }
 

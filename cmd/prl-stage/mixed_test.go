@@ -31,6 +31,7 @@ const mixedSteps = 3
 // server of OpenEnv; and one in Go. One of the Python processes is killed while it holds rollouts in their middle. The run ends by
 // itself with all of them trained, everything holds that must, and the weights are the same whichever process was killed.
 func TestMixed(t *testing.T) {
+	t.Parallel()
 	root := repository(t)
 	verifiers, openenv := filepath.Join(root, ".cache/verifiers-0.4.0"), filepath.Join(root, ".cache/openenv")
 	need.Verifiers(t, verifiers)

@@ -13,6 +13,7 @@ import (
 // what makes no sense. The run it begins from a version ends with the same weights; a replay that is done again goes on
 // from what is there.
 func TestReplay(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	sets := []string{"run.max_steps=4", "run.batch_size=32", "trainer.checkpoint_interval=2"}
 	weights := finalWeights(t, all(t, dir, nil, sets...).ended(t, runDeadline))

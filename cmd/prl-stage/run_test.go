@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -25,10 +26,32 @@ func all(t *testing.T, dir string, env []string, sets ...string) *process {
 	return startStage(t, env, args...)
 }
 
+// undisturbed is the SHA-256 of the last weights of a run in ordered mode that nobody stops, kills or looks at. Tests that hold
+// another run to it share it: it runs once for the same settings.
+func undisturbed(t *testing.T, sets ...string) string {
+	t.Helper()
+	one, _ := alone.LoadOrStore(strings.Join(sets, " "), &undisturbedRun{})
+	r := one.(*undisturbedRun)
+	r.once.Do(func() { r.weights = finalWeights(t, all(t, t.TempDir(), nil, sets...).ended(t, runDeadline)) })
+	if r.weights == "" {
+		t.Fatal("the run that nobody disturbs has failed, in another test")
+	}
+	return r.weights
+}
+
+// alone are the undisturbed runs, by their settings.
+var alone sync.Map
+
+type undisturbedRun struct {
+	once    sync.Once
+	weights string // empty where it failed
+}
+
 // TestInvariant_Determinism runs one seed in ordered mode with evals on and off, and with one and three partitions of
 // traces: the weights end with the same bytes. Another seed ends with others.
 func TestInvariant_Determinism(t *testing.T) {
-	want := ""
+	t.Parallel()
+	want := undisturbed(t)
 	for _, sets := range [][]string{
 		nil,
 		{"evals.catch.interval=2"},
@@ -39,9 +62,6 @@ func TestInvariant_Determinism(t *testing.T) {
 			dir := t.TempDir()
 			got := finalWeights(t, all(t, dir, nil, sets...).ended(t, runDeadline))
 			audit(t, dir, "test", sets...)
-			if want == "" {
-				want = got
-			}
 			if got != want {
 				t.Errorf("weights %s, want %s", got, want)
 			}
@@ -57,8 +77,9 @@ func TestInvariant_Determinism(t *testing.T) {
 // TestInvariant_SIGKILLAnywhere kills the whole pipeline at ten moments, one after the other in one run: at places where
 // a crash would hurt most, and at moments of no choosing. It ends with the weights of a run that was never killed.
 func TestInvariant_SIGKILLAnywhere(t *testing.T) {
+	t.Parallel()
 	const steps = "run.max_steps=16" // enough for ten kills on a fast machine
-	want := finalWeights(t, all(t, t.TempDir(), nil, steps).ended(t, runDeadline))
+	want := undisturbed(t, steps)
 	dir := t.TempDir()
 	for _, place := range []string{
 		"packer.before-commit:2", "trainer.after-weights:2", "scorer.before-commit:3", "emitter.before-commit:2",
@@ -89,7 +110,8 @@ func TestInvariant_SIGKILLAnywhere(t *testing.T) {
 
 // TestDistributed runs every stage as a process of its own against --stage broker.
 func TestDistributed(t *testing.T) {
-	want := finalWeights(t, all(t, t.TempDir(), nil).ended(t, runDeadline))
+	t.Parallel()
+	want := undisturbed(t)
 	dir := t.TempDir()
 	common := func(stage string, more ...string) []string {
 		return append([]string{"--stage", stage, "--config", orderedConfig, "--run", "test", "--telemetry", "", "--set", "dir=" + dir}, more...)
@@ -120,6 +142,7 @@ func TestDistributed(t *testing.T) {
 // TestStopAndGoOn stops the pipeline with SIGTERM: it exits without an error, and the same command goes on to the weights
 // of a run that was never stopped. A model folder lies there at the end.
 func TestStopAndGoOn(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	p := all(t, dir, nil, "run.max_steps=6")
 	p.await(t, "the weights of version 2", func() bool {
@@ -133,7 +156,7 @@ func TestStopAndGoOn(t *testing.T) {
 		t.Fatalf("the run ended before the signal:\n%s", out)
 	}
 	got := finalWeights(t, all(t, dir, nil, "run.max_steps=6").ended(t, runDeadline))
-	if want := finalWeights(t, all(t, t.TempDir(), nil, "run.max_steps=6").ended(t, runDeadline)); got != want {
+	if want := undisturbed(t, "run.max_steps=6"); got != want {
 		t.Errorf("weights %s after a stop, %s without", got, want)
 	}
 	for _, name := range []string{"config.json", "model.safetensors", "tokenizer.json"} {

@@ -34,7 +34,7 @@ type secured struct {
 	admin *kgo.Client // may do everything
 }
 
-// passwordEnv names the environment variable with everybody's password.
+// passwordEnv names the environment variable with everybody's password, which TestMain sets.
 const passwordEnv = "PRL_TEST_KAFKA_PASSWORD"
 
 const password = "wonder-land"
@@ -58,7 +58,6 @@ func startSecured(t *testing.T, users ...string) *secured {
 		t.Fatal(err)
 	}
 	t.Cleanup(admin.Close)
-	t.Setenv(passwordEnv, password)
 	return &secured{c, security, admin}
 }
 
@@ -182,6 +181,7 @@ func runStage(ctx context.Context, t *testing.T, cfg *stages.Config, name string
 
 // TestSecured runs prl on an Apache Kafka with TLS, users and ACLs.
 func TestSecured(t *testing.T) {
+	t.Parallel()
 	const run = "secured"
 	users := []string{"alice", "d14.scorer"}
 	for _, row := range aclTable(t, run) {
@@ -321,6 +321,7 @@ func testOwnRights(t *testing.T, s *secured, run string) {
 		}
 	}
 	start(stages.AuditName).ended(t, runDeadline)
+	testOwnRightsOfTwo(t, s, run, dir)
 	if table := start(top.Name).ended(t, runDeadline); !strings.Contains(table, "ended with version 3") {
 		t.Errorf("top shows\n%s", table)
 	}
@@ -328,6 +329,36 @@ func testOwnRights(t *testing.T, s *secured, run string) {
 	cleanup.ended(t, runDeadline)
 	if n := cleanup.logged(t, "cleaned up", "records="); n == "0" {
 		t.Error("the clean-up deleted nothing")
+	}
+}
+
+// testOwnRightsOfTwo runs the commands that read one run and write another, each as one user with the rights of acls.csv of both.
+func testOwnRightsOfTwo(t *testing.T, s *secured, run, dir string) {
+	t.Helper()
+	for _, c := range []struct{ user, into, as, said, args string }{
+		{stages.OriginName, "branch", stages.SetupFromName, "", "--stage setup --run branch --set run.max_steps=4 --from " + run + "@3"},
+		{stages.ReplayName, "trained", stages.ReplayIntoName, "the same as that run's, byte for byte", "--stage replay --run " + run + " --set run.max_steps=3 --mode train --into trained"},
+		{stages.ReplayName, "played", stages.ReplayIntoName, "policy version 3 on catch", "--stage replay --run " + run + " --set run.max_steps=3 --mode regenerate --policy 3 --k 1 --to-version 0 --into played"},
+	} {
+		user := run + "." + c.user
+		var rows [][]string
+		for _, row := range aclTable(t, c.into) {
+			if row[0] == "User:"+c.into+"."+c.as {
+				rows = append(rows, slices.Concat([]string{"User:" + user}, row[1:]))
+			}
+		}
+		s.allow(t, rows)
+		args := append(strings.Fields(c.args), "--config", orderedConfig, "--telemetry", "", "--brokers", s.ListenerAddrs(kafka.ListenerSASLSSL)[0])
+		for _, set := range append([]string{"dir=" + dir}, s.sets(user)...) {
+			args = append(args, "--set", set)
+		}
+		p := startStage(t, nil, args...)
+		if out := p.ended(t, runDeadline); !strings.Contains(out, c.said) {
+			t.Errorf("%s: want %q in\n%s", c.args, c.said, out)
+		}
+		if text := p.text(&p.stderr); strings.Contains(text, "AUTHORIZATION") || strings.Contains(text, "may not") {
+			t.Errorf("%s was refused something: %s", c.args, tail(text, 2000))
+		}
 	}
 }
 

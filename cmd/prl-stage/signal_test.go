@@ -39,8 +39,25 @@ func (p *process) child(t *testing.T) int {
 	return 0
 }
 
+// stopped reports whether every thread of p stands still. On a busy machine that takes a while after SIGSTOP.
+func (p *process) stopped(t *testing.T) bool {
+	t.Helper()
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
+	if err != nil || len(threads) == 0 {
+		t.Fatalf("%d threads, %v", len(threads), err)
+	}
+	for _, path := range threads {
+		stat, err := os.ReadFile(path)
+		if _, state, _ := strings.Cut(string(stat), ") "); err != nil || !strings.HasPrefix(state, "T") {
+			return false
+		}
+	}
+	return true
+}
+
 // TestBrokerDies kills the embedded broker under the pipeline: the pipeline ends, and says where to look and how to go on.
 func TestBrokerDies(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	p := all(t, dir, nil, "run.max_steps=1000")
 	p.await(t, "the first weights", func() bool {
@@ -61,8 +78,22 @@ func TestBrokerDies(t *testing.T) {
 }
 
 // TestSecondSignalEndsAtOnce stops a stage that cannot stop in order, as its broker does not answer: a second signal ends
-// it there and then.
+// it there and then. One whose session the broker had just ended, as on a machine that is overloaded, has nothing to wait for
+// and ends by itself: that is to be seen again.
 func TestSecondSignalEndsAtOnce(t *testing.T) {
+	for range 3 {
+		state := signalledTwice(t)
+		if s := state.Sys().(syscall.WaitStatus); s.Signaled() && s.Signal() == syscall.SIGINT {
+			return
+		}
+		t.Logf("it ended with %v, not by the second signal", state)
+	}
+	t.Error("the second signal never ended it")
+}
+
+// signalledTwice is how a stage ends that gets one signal after the other while its broker stands still.
+func signalledTwice(t *testing.T) *os.ProcessState {
+	t.Helper()
 	args := func(stage string, more ...string) []string {
 		return append([]string{"--stage", stage, "--config", orderedConfig, "--run", "test", "--set", "dir=" + t.TempDir()}, more...)
 	}
@@ -80,6 +111,7 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	if err := b.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	b.await(t, "that all its threads stand still", func() bool { return b.stopped(t) })
 	for ended := false; !ended; {
 		if err := p.cmd.Process.Signal(syscall.SIGINT); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			t.Fatal(err)
@@ -90,7 +122,5 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 		case <-time.After(100 * time.Millisecond): // the first signal is on its way through the process
 		}
 	}
-	if s := p.cmd.ProcessState.Sys().(syscall.WaitStatus); !s.Signaled() || s.Signal() != syscall.SIGINT {
-		t.Errorf("it ended with %v, not by the second signal", p.cmd.ProcessState)
-	}
+	return p.cmd.ProcessState
 }

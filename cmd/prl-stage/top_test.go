@@ -12,6 +12,7 @@ import (
 // TestTop looks at a run of several processes with nothing but its brokers: what waits, who is missing and how it is started, that
 // it gets on, and that it has ended.
 func TestTop(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	common := func(stage string, more ...string) []string {
 		return append([]string{"--stage", stage, "--config", orderedConfig, "--run", "test", "--telemetry", "", "--set", "dir=" + dir, "--set", "run.max_steps=5"}, more...)

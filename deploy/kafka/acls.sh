@@ -3,9 +3,10 @@
 #
 #   deploy/kafka/acls.sh demo kafka-acls.sh --bootstrap-server HOST:9093 --command-config admin.properties
 #
-# The users are demo.emitter, demo.scorer and so on (demo.setup and demo.audit for prl-stage --stage setup and audit). One call of the tool
-# per user, operation and kind of pattern. With `echo` before the tool's name it shows the calls. To give other names to
-# users, change the first column; tools that read the table itself (kafka-security-manager, Terraform) need no script.
+# The users are demo.emitter, demo.scorer and so on (demo.setup and demo.audit for prl-stage --stage setup and audit; README.md
+# says whose rights a command needs that reads one run and writes another). One call of the tool per user, operation and kind
+# of pattern. With `echo` before the tool's name it shows the calls. To give other names to users, change the first column;
+# tools that read the table itself (kafka-security-manager, Terraform) need no script.
 set -eu
 run=${1:?usage: acls.sh RUN KAFKA-ACLS-COMMAND...}
 shift

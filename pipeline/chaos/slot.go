@@ -51,6 +51,7 @@ type slot struct {
 	next    []string       // environment of the next process only
 	ending  bool           // nothing is started any more
 	held    bool           // nothing is started for now
+	waits   bool           // a successor would be started now, were the slot not held
 	pause   time.Duration  // before the next start
 	watched sync.WaitGroup // processes that have not ended, successors and zombies
 }
@@ -104,8 +105,10 @@ func (s *slot) succeed(was *process, lived time.Duration) {
 		time.Sleep(pause)
 		s.mu.Lock()
 		for s.held && !s.ending {
+			s.waits = true
 			s.changed.Wait()
 		}
+		s.waits = false
 		if s.ending || s.begin() == nil {
 			return
 		}
@@ -151,10 +154,13 @@ func (s *slot) crashNext(place string, times int) {
 }
 
 // nap stops the process with SIGSTOP for a while.
-func (s *slot) nap(d time.Duration) {
+func (s *slot) nap(d time.Duration) { s.asleep(func() { time.Sleep(d) }) }
+
+// asleep stops the process with SIGSTOP until meanwhile returns.
+func (s *slot) asleep(meanwhile func()) {
 	if p := s.await(); p != nil {
 		p.signal(syscall.SIGSTOP)
-		time.Sleep(d)
+		meanwhile()
 		p.signal(syscall.SIGCONT)
 	}
 }

@@ -68,12 +68,14 @@ func TestSlotIsHeld(t *testing.T) {
 	s.hold(true)
 	first := s.await()
 	s.kill()
-	time.Sleep(2 * restartPause)
-	s.mu.Lock()
-	if s.running == first || s.running != nil {
-		t.Error("a successor was started while the slot was held")
-	}
-	s.mu.Unlock()
+	until(t, "a successor is due", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.running != nil && s.running != first {
+			t.Fatal("a successor was started while the slot was held")
+		}
+		return s.waits
+	})
 	s.hold(false)
 	until(t, "a successor", func() bool { return s.await() != nil })
 }
@@ -104,10 +106,9 @@ func starts(t *testing.T, log string) int {
 func TestSlotNap(t *testing.T) {
 	s, _, _ := testSlot(t, "exec sleep 1000")
 	p := s.await()
-	napped := make(chan struct{})
-	go func() { s.nap(time.Second); close(napped) }()
-	until(t, "it stops", func() bool { return state(t, p) == "T" })
-	<-napped
+	s.asleep(func() {
+		until(t, "it stops", func() bool { return state(t, p) == "T" })
+	})
 	until(t, "it goes on", func() bool { return state(t, p) == "S" })
 }
 

@@ -81,8 +81,10 @@ func (b *brokers) rights() (list []pipeline.Right) {
 	switch b.Name {
 	case stages.SetupName:
 		return nil // a topic that is not there is asked for by name
-	case stages.AuditName, stages.ReplayName:
+	case stages.AuditName:
 		return stages.AuditRights(run)
+	case stages.ReplayName:
+		return stages.ReplayRights(run)
 	}
 	for _, s := range b.Stages {
 		for _, right := range s.Rights(run) {
