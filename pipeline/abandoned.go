@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -18,7 +19,17 @@ const (
 	heirPatience = 2 * time.Second
 	// abandonedDeadline bounds the look.
 	abandonedDeadline = 3 * time.Second
+	// memberPause is what each member adds to the pause between two looks of every other: the answer names all of them, and so
+	// a group of any size looks no more than a hundred times a second.
+	memberPause = 10 * time.Millisecond
 )
+
+// pauseAmong is how long a member of a group waits before it looks again. Half of it is chance: members that were all stirred up at once
+// do not ask all at once.
+func pauseAmong(members int) time.Duration {
+	whole := heirPatience + time.Duration(members)*memberPause
+	return whole/2 + rand.N(whole)
+}
 
 // inherit sees to what instances that were killed have left behind: open transactions, and partitions that nobody has. A look
 // that found such partitions, or could not see who has what, is done again.
@@ -26,7 +37,7 @@ func (s *session) inherit(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, abandonedDeadline)
 	defer cancel()
 	p := s.p
-	s.again = true
+	s.again, s.pause = true, pauseAmong(0)
 	cl, err := p.rt.Client()
 	if err != nil {
 		return err
@@ -42,6 +53,7 @@ func (s *session) inherit(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("look who is in group %s: %w", p.group(), err)
 	}
+	s.pause = pauseAmong(len(groups[p.group()].Members))
 	s.claimOrphans(groups[p.group()])
 	s.again = s.orphans || groups[p.group()].State != "Stable"
 	if listing != nil {

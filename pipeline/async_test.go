@@ -9,6 +9,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/prl-project/prl/schemas"
@@ -260,5 +261,22 @@ func TestCoresWaitForTheirOffsets(t *testing.T) {
 	s.assigned(t.Context(), nil, nil)
 	if !kept.revoked || p.units[0] != nil {
 		t.Error("a core was kept although its partition has gone")
+	}
+}
+
+// TestPoisonAfterAnAbort: a refused record that went out in a transaction that was aborted goes out again, with the core that outlives it.
+func TestPoisonAfterAnAbort(t *testing.T) {
+	rt, cluster := testRuntime(t)
+	fired := fault{kmsg.TxnOffsetCommit, kerr.UnknownServerError, 1, 1}.inject(t, rt, cluster)
+	if err := client(t, rt).ProduceSync(t.Context(), &kgo.Record{Topic: rt.TopicName(TopicTraces), Value: []byte("garbage")}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	stop := start(t, rt, (&office{}).config())
+	await(t, "the refused record on dlq, after an abort", func() bool {
+		all, err := rt.Spans(t.Context(), true, TopicDLQ)
+		return err == nil && fired() == 1 && all[TopicDLQ][0].End > 2 // it and an abort, it and a commit
+	})
+	if err := stop(); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -102,12 +102,14 @@ func (s *Blobs) PutFile(ctx context.Context, prefix, path string) (schemas.BlobR
 	}
 	moved, err := s.move(ref.URI, path)
 	if err == nil && !moved {
-		err = s.copyIn(ctx, ref, path)
+		if err = s.copyIn(ctx, ref, path); err == nil {
+			err = s.sync(ref.URI)
+		}
 	}
 	if err != nil {
 		return ref, fmt.Errorf("write blob %s: %w", ref.URI, err)
 	}
-	return ref, s.sync(ref.URI)
+	return ref, nil
 }
 
 func named(prefix string, sum []byte, bytes int64) schemas.BlobRef {
@@ -115,8 +117,8 @@ func named(prefix string, sum []byte, bytes int64) schemas.BlobRef {
 	return schemas.BlobRef{URI: prefix + "/" + name, Bytes: bytes, SHA256: name}
 }
 
-// move gives a file its place in the store: at once, over what is there, for all to read, and as if written now. Not where
-// the store is on another disk, or on none.
+// move gives a file its place in the store: at once, over what is there, for all to read, durably, and as if written now. Not
+// where the store is on another disk, or on none.
 func (s *Blobs) move(uri, path string) (moved bool, err error) {
 	to, ok := s.local(uri)
 	if !ok {
@@ -137,7 +139,7 @@ func (s *Blobs) move(uri, path string) (moved bool, err error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
-	return true, nil
+	return true, syncPath(filepath.Dir(to)) // the file was, before it got its name
 }
 
 // copyIn writes a file to the store, unless it is no longer what ref says, and removes it.

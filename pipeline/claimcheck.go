@@ -30,6 +30,12 @@ func blobsOf(r schemas.Record) *[]schemas.BlobRef {
 	return nil
 }
 
+// claims reports whether tensors of r are in the blob store.
+func claims(r schemas.Record) bool {
+	blobs := blobsOf(r)
+	return blobs != nil && len(*blobs) > 0
+}
+
 // claimCheck moves tensors of r to the blob store, the largest first, until the record fits, and encodes it. What does
 // not fit even then is errTooLarge.
 func (rt *Runtime) claimCheck(ctx context.Context, r schemas.Record, size int) ([]byte, error) {
@@ -128,10 +134,10 @@ func (rt *Runtime) putTensor(ctx context.Context, data []byte) (schemas.BlobRef,
 
 // Redeem puts the tensors that a claim check moved back into r.
 func (rt *Runtime) Redeem(ctx context.Context, r schemas.Record) error {
-	blobs := blobsOf(r)
-	if blobs == nil || len(*blobs) == 0 {
+	if !claims(r) {
 		return nil
 	}
+	blobs := blobsOf(r)
 	at := map[string]*[]byte{}
 	schemas.Tensors(r, func(path string, data *[]byte) { at[path] = data })
 	fields := make([]*[]byte, len(*blobs))

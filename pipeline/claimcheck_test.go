@@ -15,6 +15,9 @@ import (
 	"github.com/prl-project/prl/schemas"
 )
 
+// tooLong is the tokens of a trace that is no record with its tensors: 13.5 MiB.
+const tooLong = 3 << 19
+
 func bigTrace(tokens int) *schemas.Trace {
 	t := trace(1, 0)
 	t.Nodes = []schemas.Node{{
@@ -26,8 +29,8 @@ func bigTrace(tokens int) *schemas.Trace {
 
 func TestClaimCheck(t *testing.T) {
 	rt, _ := testRuntime(t)
-	want := bigTrace(1 << 20) // 9 MiB
-	sent := bigTrace(1 << 20)
+	want := bigTrace(tooLong)
+	sent := bigTrace(tooLong)
 	r, err := rt.Encode(t.Context(), Emission{TopicTraces, AutoPartition, sent})
 	if err != nil {
 		t.Fatal(err)
@@ -60,13 +63,13 @@ func mustEncode(t *testing.T, rt *Runtime, v schemas.Record) *kgo.Record {
 // Tensors of the same bytes, as samples have them by the dozen, are stored once, and every field gets its own back.
 func TestClaimCheckStoresEqualTensorsOnce(t *testing.T) {
 	rt, _ := testRuntime(t)
-	sent, want := bigTrace(1<<19), bigTrace(1<<19)
+	sent, want := bigTrace(tooLong), bigTrace(tooLong)
 	for _, trace := range []*schemas.Trace{sent, want} {
 		for i := range 4 {
 			n := trace.Nodes[0]
 			n.Parent = i
 			if i == 3 {
-				n.TokenIDs = bytes.Repeat([]byte{4, 5, 6, 0}, 1<<19)
+				n.TokenIDs = bytes.Repeat([]byte{4, 5, 6, 0}, tooLong)
 			}
 			trace.Nodes = append(trace.Nodes, n)
 		}
@@ -90,7 +93,7 @@ func TestClaimCheckStoresEqualTensorsOnce(t *testing.T) {
 // TestClaimCheckRefusesWrongBlobs changes a blob behind the record's back.
 func TestClaimCheckRefusesWrongBlobs(t *testing.T) {
 	rt, _ := testRuntime(t)
-	r := mustEncode(t, rt, bigTrace(1<<20))
+	r := mustEncode(t, rt, bigTrace(tooLong))
 	files, err := filepath.Glob(filepath.Join(rt.Blobs.dir, tensorPrefix, "*"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no blobs: %v", err)
@@ -168,7 +171,7 @@ func TestSetUpWaitsForBrokers(t *testing.T) {
 // A record that names two blobs for one tensor is no record of ours: the first is not read a thousand times for it.
 func TestTwoBlobsForOneTensor(t *testing.T) {
 	rt, _ := testRuntime(t)
-	sent := bigTrace(1 << 20)
+	sent := bigTrace(tooLong)
 	if _, err := rt.Encode(t.Context(), Emission{TopicTraces, AutoPartition, sent}); err != nil {
 		t.Fatal(err)
 	}

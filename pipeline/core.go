@@ -70,6 +70,13 @@ type ProduceObserver interface {
 	Produced(refs []Ref)
 }
 
+// A Recycler is a core that uses the memory of what it emitted again. The shell encodes an emission of such a core before it
+// feeds it the next record, and then gives it back: Recycle takes the tensors out of v, and the core may write to their memory.
+// An optimisation only: what is never given back stays as it is.
+type Recycler interface {
+	Recycle(v schemas.Record)
+}
+
 // A Counter is a core that counts the records that changed nothing, by why. The counts begin at 0 with the core and only
 // grow; the shell adds them up in prl_stage_passed_over_records_total.
 type Counter interface {

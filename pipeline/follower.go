@@ -107,6 +107,11 @@ func (rt *Runtime) listed(ctx context.Context, topics []string, list func(contex
 	return starts, nil
 }
 
+// followWait is how long the broker keeps the fetch of one partition that has nothing new. What comes is sent at once, and a fetch that
+// waits is dropped at the end; so it is only how often ten thousand who look on ask for nothing. With several partitions the client may
+// ask for some before it has taken up all, and those wait: there it is what every client has.
+const followWait = 5 * time.Second
+
 func (rt *Runtime) followFrom(start map[string]map[int32]kgo.Offset) (*Follower, error) {
 	f := &Follower{rt: rt, position: map[string]map[int32]int64{}}
 	for name, parts := range start {
@@ -116,7 +121,11 @@ func (rt *Runtime) followFrom(start map[string]map[int32]kgo.Offset) (*Follower,
 			f.position[name][p] = max(o.EpochOffset().Offset, 0)
 		}
 	}
-	cl, err := rt.Client(kgo.ConsumePartitions(start), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())
+	opts := []kgo.Opt{kgo.ConsumePartitions(start), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords()}
+	if one := slices.Collect(maps.Values(start)); len(one) == 1 && len(one[0]) == 1 {
+		opts = append(opts, kgo.FetchMaxWait(followWait))
+	}
+	cl, err := rt.Client(opts...)
 	if err != nil {
 		return nil, err
 	}

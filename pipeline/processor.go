@@ -36,14 +36,19 @@ type ProcessorConfig struct {
 	Concurrency func() int
 	// TransactionTimeout is the broker's; default 4 s.
 	TransactionTimeout time.Duration
-	// CommitEvery is the least time between two transactions of a partition; default none.
+	// CommitEvery is the least time between two transactions of a partition; default none. What else has changed goes along.
 	CommitEvery time.Duration
+	// TouchEvery is how soon after the begin of a transaction the next one may follow, where a core was touched (Out.Touch):
+	// somebody waits for its state. Nothing is committed sooner, but what is given away. Default: a touch is like any change.
+	TouchEvery time.Duration
 	// Meter counts what the core decides; nil for nobody. It is for stages with one partition.
 	Meter Meter
 	// Heartbeat is how often state is written although nothing changed; default never.
 	Heartbeat time.Duration
 	// TickEvery is how long a poll waits for records where the core is a Ticker; default 50 ms.
 	TickEvery time.Duration
+	// Wake ends that wait, once a transaction may follow; nil for never. It has room for one message, since one is enough.
+	Wake <-chan struct{}
 }
 
 // Processor is the shell of a core: it reads the inputs, feeds one core per partition, and writes what they emit, their
@@ -60,6 +65,10 @@ type Processor struct {
 	take int
 	// worked says that a session has committed.
 	worked bool
+	// mayWait is called before something waits for the blob store; nil where no transaction is open then.
+	mayWait func() error
+	// began is when the last transaction did.
+	began time.Time
 	// faultsAsked is when the cores were last asked for theirs, faultKinds the kinds of those that they look for.
 	faultsAsked time.Time
 	faultKinds  []faults.Fault
@@ -139,10 +148,13 @@ type session struct {
 	joined  bool
 	awaited map[int32]time.Time // partitions that have come, and when, whose units are not there yet
 	looked  time.Time           // when what others left behind was last looked for; zero where it is to be
+	pause   time.Duration       // until the next look
 	again   bool                // that look is to be done again
 	orphans bool                // it saw partitions that nobody has
 	broken  error               // of a callback
 	closed  bool                // callbacks have nothing more to do
+	tx      *opened             // the transaction that has begun; nil between two
+	waited  bool                // something had to wait for the blob store: nothing is sent ahead
 }
 
 func (p *Processor) session(ctx context.Context) (err error) {
@@ -222,7 +234,7 @@ func (s *session) open() (err error) {
 		cancel()
 		return err
 	}
-	s.cancel = cancel
+	s.cancel, s.p.mayWait = cancel, s.mayWait
 	return nil
 }
 
@@ -265,11 +277,7 @@ func (s *session) options() []kgo.Opt {
 // turn polls once and works on what came. Rebalances are held from the poll to the end of the transaction.
 func (s *session) turn(ctx context.Context) error {
 	p := s.p
-	poll, cancel := context.WithTimeout(ctx, p.cfg.TickEvery)
-	start := time.Now()
-	fetches := s.cl.PollRecords(poll, p.take)
-	p.rt.Metrics.Waited.WithLabelValues(p.cfg.Stage).Add(time.Since(start).Seconds())
-	cancel()
+	fetches := s.poll(ctx)
 	defer s.cl.AllowRebalance()
 	if err := s.fetchError(fetches); err != nil {
 		return err
@@ -285,25 +293,101 @@ func (s *session) turn(ctx context.Context) error {
 	if err := s.check(ctx, time.Now()); err != nil {
 		return err
 	}
-	if err := s.feed(ctx, fetches); err != nil {
+	if err := s.hear(); err != nil {
 		return err
 	}
-	if err := p.tick(time.Now()); err != nil {
+	came, err := s.came(fetches)
+	if err != nil {
 		return err
+	}
+	for {
+		rest, err := s.work(ctx, came)
+		if err != nil {
+			p.take = max(1, p.take/2)
+			return err
+		}
+		if len(rest) == 0 || ctx.Err() != nil { // what was not fed comes again
+			return nil
+		}
+		p.take = max(1, len(came)-len(rest)) // a poll is to bring what one transaction holds: rebalances wait for all of it
+		came = rest
+	}
+}
+
+// work feeds the cores, and commits: with as many of the records that came as one transaction holds. It returns the others.
+func (s *session) work(ctx context.Context, came []arrival) (rest []arrival, err error) {
+	p := s.p
+	if rest, err = s.feed(ctx, came); err != nil {
+		return nil, s.giveUp(err)
+	}
+	if err := p.tick(time.Now()); err != nil {
+		return nil, s.giveUp(err)
 	}
 	p.keepFaults(time.Now())
 	p.look(time.Now())
 	due := p.due(time.Now())
 	if len(due) == 0 {
-		return nil
+		return rest, nil
 	}
+	p.began = time.Now()
 	if err := s.commit(ctx, due); err != nil {
-		p.take = max(1, p.take/2)
-		return err
+		return nil, err
 	}
 	p.take = min(maxPoll, p.take+max(1, p.take/8))
 	p.worked = true
-	return nil
+	return rest, nil
+}
+
+// poll waits for records: until the next tick, until something is to be committed, or until it is woken.
+func (s *session) poll(ctx context.Context) kgo.Fetches {
+	p := s.p
+	start := time.Now()
+	defer func() { p.rt.Metrics.Waited.WithLabelValues(p.cfg.Stage).Add(time.Since(start).Seconds()) }()
+	wait, still := p.waits(start)
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	if p.cfg.Wake == nil {
+		return s.cl.PollRecords(ctx, p.take)
+	}
+	waker := make(chan struct{})
+	go func() {
+		defer close(waker)
+		select {
+		case <-time.After(still):
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-p.cfg.Wake:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	fetches := s.cl.PollRecords(ctx, p.take)
+	cancel()
+	<-waker // so that it takes no message that comes after this turn's tick
+	return fetches
+}
+
+// waits is how long a poll may wait, and how long nothing can be committed.
+func (p *Processor) waits(now time.Time) (wait, still time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	wait, still = p.cfg.TickEvery, p.began.Add(p.cfg.TouchEvery).Sub(now)
+	for _, u := range p.owned() {
+		if u.changed() {
+			wait = min(wait, max(still, p.commitIn(u, now)))
+		}
+	}
+	return wait, still
+}
+
+// commitIn is how long a unit that has changed waits for its transaction.
+func (p *Processor) commitIn(u *unit, now time.Time) time.Duration {
+	if u.out.touched && p.cfg.TouchEvery > 0 {
+		return 0
+	}
+	return u.committed.Add(p.cfg.CommitEvery).Sub(now)
 }
 
 // check says whether the stage does its work. The client waits without end for offsets that another instance's open
@@ -314,11 +398,11 @@ func (s *session) check(ctx context.Context, now time.Time) error {
 		if now.Sub(since) > s.p.patience {
 			return fmt.Errorf("the committed offsets of partition %d did not come for %v: a transaction of another instance is open, or the group's coordinator is not there", n, s.p.patience)
 		}
-		if now.Sub(since) > heirPatience && now.Sub(s.looked) > heirPatience {
+		if now.Sub(since) > heirPatience && now.Sub(s.looked) > max(heirPatience, s.pause) {
 			s.looked = time.Time{}
 		}
 	}
-	if s.joined && (s.looked.IsZero() || s.again && now.Sub(s.looked) > heirPatience) {
+	if s.joined && (s.looked.IsZero() || s.again && now.Sub(s.looked) > s.pause) {
 		if err := s.inherit(ctx); err != nil {
 			s.p.rt.Log.Warn("looking for what others left behind failed", "stage", s.p.cfg.Stage, "error", err)
 		}
@@ -327,8 +411,8 @@ func (s *session) check(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// feed gives the cores what a poll brought, after what the tables brought.
-func (s *session) feed(ctx context.Context, fetches kgo.Fetches) error {
+// hear tells the cores what the tables brought.
+func (s *session) hear() error {
 	p := s.p
 	recs, err := p.table.poll()
 	if err != nil {
@@ -340,30 +424,60 @@ func (s *session) feed(ctx context.Context, fetches kgo.Fetches) error {
 			return err
 		}
 	}
-	var failed error
+	return nil
+}
+
+// An arrival is a record of a partition that this instance has.
+type arrival struct {
+	*kgo.Record
+	u      *unit
+	in     *input
+	stable int64 // the end of what was committed to its partition
+}
+
+// came lists what a poll brought.
+func (s *session) came(fetches kgo.Fetches) (list []arrival, err error) {
+	p := s.p
 	fetches.EachPartition(func(ft kgo.FetchTopicPartition) {
-		if failed != nil || len(ft.Records) == 0 {
+		if err != nil || len(ft.Records) == 0 {
 			return
 		}
 		u, topic := p.units[ft.Partition], p.rt.BaseName(ft.Topic)
 		if u == nil || !u.owned {
-			failed = fmt.Errorf("records of %s/%d came, which has no core", ft.Topic, ft.Partition)
+			err = fmt.Errorf("records of %s/%d came, which has no core", ft.Topic, ft.Partition)
 			return
 		}
 		// The guard: no record reaches a core before all those it has not finished.
-		if in := u.input(topic); in.position != in.set.next {
-			failed = fmt.Errorf("%s/%d is read from offset %d, its core is at %d", topic, ft.Partition, in.position, in.set.next)
+		in := u.input(topic)
+		if in.position != in.set.next {
+			err = fmt.Errorf("%s/%d is read from offset %d, its core is at %d", topic, ft.Partition, in.position, in.set.next)
 			return
 		}
 		for _, r := range ft.Records {
-			if failed = u.feed(ctx, p, r); failed != nil {
-				return
+			list = append(list, arrival{r, u, in, ft.LastStableOffset})
+		}
+	})
+	return list, err
+}
+
+// feed gives the cores records, until a transaction is open that is to take no more. It returns those that are left.
+func (s *session) feed(ctx context.Context, came []arrival) (rest []arrival, err error) {
+	ahead := s.mayAhead()
+	for i, r := range came {
+		if s.full() {
+			return came[i:], nil
+		}
+		if err := r.u.feed(ctx, s.p, r.Record); err != nil {
+			return nil, err
+		}
+		r.in.position, r.in.end = r.Offset+1, r.stable
+		if ahead && !s.waited {
+			if err := s.ahead(ctx, r.u); err != nil {
+				return nil, err
 			}
 		}
-		in := u.input(topic)
-		in.position, in.end = ft.Records[len(ft.Records)-1].Offset+1, ft.LastStableOffset
-	})
-	return failed
+	}
+	return nil, nil
 }
 
 // tick moves the clock of the cores that have one.
@@ -385,14 +499,22 @@ func (p *Processor) tick(now time.Time) error {
 	return nil
 }
 
-// due lists the units with something to commit.
-func (p *Processor) due(now time.Time) []*unit {
-	var due []*unit
+// due lists the units of the next transaction, which may begin now: all that have something to commit, as soon as one of them is to
+// wait no longer.
+func (p *Processor) due(now time.Time) (due []*unit) {
+	if now.Sub(p.began) < p.cfg.TouchEvery {
+		return nil
+	}
+	waited := false
 	for _, u := range p.owned() {
-		age := now.Sub(u.committed)
-		if u.changed() && age >= p.cfg.CommitEvery || p.cfg.Heartbeat > 0 && age >= p.cfg.Heartbeat {
+		alive := p.cfg.Heartbeat > 0 && now.Sub(u.committed) >= p.cfg.Heartbeat
+		if u.changed() || alive {
 			due = append(due, u)
+			waited = waited || alive || p.commitIn(u, now) <= 0
 		}
+	}
+	if !waited {
+		return nil
 	}
 	return due
 }
@@ -456,7 +578,7 @@ func (p *Processor) disown() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for n, u := range p.units {
-		if u.owned = false; !u.async() {
+		if u.owned, u.outputs = false, nil; !u.async() {
 			delete(p.units, n)
 		}
 	}

@@ -18,8 +18,9 @@ import (
 )
 
 const (
-	// MaxRecordBytes is the size above which a record's tensors go to the blob store.
-	MaxRecordBytes = 4 << 20
+	// MaxRecordBytes is the size above which a record's tensors go to the blob store: a group of eight rollouts of 64k tokens is
+	// below it, since a disk and a SHA-256 take several times as long as the brokers.
+	MaxRecordBytes = 12 << 20
 	// TopicRecordBytes is max.message.bytes of every topic.
 	TopicRecordBytes = 16 << 20
 	// requestDeadline bounds every single wait for the broker.
@@ -27,6 +28,8 @@ const (
 	// metadataMinAge is how old metadata must be to be asked for again. Records that are to be tried again wait for it, and
 	// a transaction waits for them; kgo's 5 s is longer than one may take.
 	metadataMinAge = 20 * time.Millisecond
+	// fetchWait is how long a broker keeps a fetch that finds nothing. A partition that comes meanwhile waits for it.
+	fetchWait = 500 * time.Millisecond
 )
 
 // Runtime is what every stage of a process shares: the run, the brokers, the blob store, logs and metrics.
@@ -62,7 +65,7 @@ func (rt *Runtime) Client(opts ...kgo.Opt) (*kgo.Client, error) {
 		kgo.ClientID("prl/" + rt.Run.Name + "/" + rt.Instance),
 		kgo.ProducerBatchMaxBytes(TopicRecordBytes),
 		kgo.FetchMaxPartitionBytes(TopicRecordBytes + 1<<20),
-		kgo.FetchMaxWait(500 * time.Millisecond),
+		kgo.FetchMaxWait(fetchWait),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
 		kgo.RetryTimeout(requestDeadline),
@@ -112,6 +115,11 @@ func (rt *Runtime) Partitions(name string) int32 {
 // Encode turns an emission into a Kafka record. Tensors that would make it too large go to the blob store first, the
 // largest first, until it fits.
 func (rt *Runtime) Encode(ctx context.Context, e Emission) (*kgo.Record, error) {
+	return rt.encodeTelling(ctx, e, nil)
+}
+
+// encodeTelling is Encode that calls mayWait before it waits for the blob store, unless that is nil.
+func (rt *Runtime) encodeTelling(ctx context.Context, e Emission, mayWait func() error) (*kgo.Record, error) {
 	topic, ok := TopicOf(e.Topic)
 	if !ok || topic.Record != e.Value.SchemaName() {
 		return nil, Fatal("a %s was emitted to topic %s", e.Value.SchemaName(), e.Topic)
@@ -121,6 +129,11 @@ func (rt *Runtime) Encode(ctx context.Context, e Emission) (*kgo.Record, error) 
 		return nil, Fatal("%s: %w", e.Topic, err)
 	}
 	if len(value) > MaxRecordBytes {
+		if mayWait != nil {
+			if err := mayWait(); err != nil {
+				return nil, err
+			}
+		}
 		if value, err = rt.claimCheck(ctx, e.Value, len(value)); err != nil {
 			return nil, fmt.Errorf("%s: record of %d bytes: %w", e.Topic, len(value), err)
 		}
@@ -171,6 +184,11 @@ func (rt *Runtime) DecodeValue(ctx context.Context, b []byte) (schemas.Record, e
 // Decode reads a Kafka record of one of the run's topics, tensors of the blob store included. Unless it is ErrTransient, or
 // ctx has ended, an error says that the record is poison.
 func (rt *Runtime) Decode(ctx context.Context, r *kgo.Record) (Record, error) {
+	return rt.decodeTelling(ctx, r, nil)
+}
+
+// decodeTelling is Decode that calls mayWait before it waits for the blob store, unless that is nil.
+func (rt *Runtime) decodeTelling(ctx context.Context, r *kgo.Record, mayWait func() error) (Record, error) {
 	rec := rt.coordinates(r)
 	v, err := rt.DecodeValue(ctx, r.Value)
 	if err != nil {
@@ -181,6 +199,11 @@ func (rt *Runtime) Decode(ctx context.Context, r *kgo.Record) (Record, error) {
 		return rec, fmt.Errorf("a %s does not belong on topic %s", v.SchemaName(), rec.Topic)
 	}
 	if rt.Blobs != nil { // who only looks on may have no store
+		if mayWait != nil && claims(v) {
+			if err := mayWait(); err != nil {
+				return rec, fmt.Errorf("%w: %w", ErrTransient, err)
+			}
+		}
 		if err := rt.Redeem(ctx, v); err != nil {
 			return rec, err
 		}

@@ -142,7 +142,11 @@ func TestGuard(t *testing.T) {
 	feed := func(offset int64) error {
 		r := *r
 		r.Offset = offset
-		return s.feed(t.Context(), kgo.Fetches{{Topics: []kgo.FetchTopic{{Topic: r.Topic, Partitions: []kgo.FetchPartition{{Records: []*kgo.Record{&r}}}}}}})
+		came, err := s.came(kgo.Fetches{{Topics: []kgo.FetchTopic{{Topic: r.Topic, Partitions: []kgo.FetchPartition{{Records: []*kgo.Record{&r}}}}}}})
+		if err == nil {
+			_, err = s.feed(t.Context(), came)
+		}
+		return err
 	}
 	if err := feed(5); err != nil {
 		t.Fatal(err)

@@ -132,7 +132,7 @@ func onDisk(t *testing.T) (*Runtime, *disk) {
 type copier struct{}
 
 func (copier) Process(r Record, out *Out) error {
-	big := bigTrace(1 << 19)
+	big := bigTrace(tooLong)
 	big.GroupID = r.Value.(*schemas.Trace).GroupID
 	out.Emit(TopicEvalTraces, big)
 	out.Finish(r.Ref)
@@ -164,7 +164,7 @@ func TestFullDisk(t *testing.T) {
 	for _, r := range committed(t, rt, TopicEvalTraces, 3) {
 		trace := r.Value.(*schemas.Trace)
 		seen[trace.GroupID]++
-		if len(trace.Nodes[0].TokenIDs) != 4<<19 {
+		if len(trace.Nodes[0].TokenIDs) != 4*tooLong {
 			t.Errorf("the tokens of group %d are lost", trace.GroupID)
 		}
 	}

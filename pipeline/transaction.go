@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -23,23 +22,23 @@ const prepareDeadline = 5 * time.Minute
 const rebalanceGrace = 2 * time.Second
 
 // commit writes what the units emitted, a state record for each of their inputs, and the offsets of every owned
-// partition, in one transaction. Records and blobs are prepared before it begins. After an error the session ends.
+// partition, in one transaction: in the one that is open, or else in one that begins when records and blobs are prepared. After an
+// error the session ends.
 func (s *session) commit(ctx context.Context, units []*unit) error {
 	prepared, done := context.WithTimeout(ctx, prepareDeadline)
 	defer done()
 	t, err := s.prepare(prepared, units)
 	if err != nil {
-		return err
+		return s.giveUp(err)
 	}
-	// The broker must not lose patience first: its answer to that looks like another process of this name. A session that
-	// gives up takes a new epoch at its next start.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.p.cfg.TransactionTimeout*3/4)
-	defer cancel()
-	start := time.Now()
-	if err := s.cl.BeginTransaction(); err != nil {
-		return fmt.Errorf("begin transaction: %w", err)
+	if s.tx == nil {
+		if err := s.begin(); err != nil {
+			return err
+		}
 	}
-	err = t.produce(ctx, s.cl)
+	defer s.over()
+	ctx, start := s.tx.ctx, s.tx.start
+	err = s.produce(t)
 	Crash(s.p.cfg.Stage + ".produced")
 	if err == nil {
 		err = s.commitOffsets(ctx)
@@ -84,37 +83,41 @@ type transaction struct {
 func (s *session) prepare(ctx context.Context, units []*unit) (*transaction, error) {
 	t := &transaction{units: units}
 	for _, u := range units {
-		var outputs, states []*kgo.Record
-		for _, e := range u.out.Emitted {
-			r, err := s.p.encode(ctx, e)
-			if err != nil {
-				return nil, err
-			}
-			outputs = append(outputs, r)
+		if err := u.encode(ctx, s.p); err != nil {
+			return nil, err
 		}
-		recs, err := u.state(s.p)
+		states, err := s.states(ctx, u)
 		if err != nil {
 			return nil, err
 		}
-		for _, rec := range recs {
-			r, err := s.p.rt.Encode(ctx, Emission{TopicState, AutoPartition, schemas.Record(rec)})
-			if errors.Is(err, errTooLarge) {
-				return nil, Fatal("state of %s/%d: %w", rec.Topic, rec.Partition, err)
-			}
-			if err != nil {
-				return nil, err
-			}
-			states = append(states, r)
-		}
-		t.outputs, t.states = append(t.outputs, outputs), append(t.states, states)
+		t.outputs, t.states = append(t.outputs, u.outputs), append(t.states, states)
 	}
 	return t, nil
+}
+
+// states are the state records of a unit.
+func (s *session) states(ctx context.Context, u *unit) (states []*kgo.Record, err error) {
+	recs, err := u.state(s.p)
+	if err != nil {
+		return nil, err
+	}
+	for _, rec := range recs {
+		r, err := s.p.rt.Encode(ctx, Emission{TopicState, AutoPartition, schemas.Record(rec)})
+		if errors.Is(err, errTooLarge) {
+			return nil, Fatal("state of %s/%d: %w", rec.Topic, rec.Partition, err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		states = append(states, r)
+	}
+	return states, nil
 }
 
 // encode makes the record of an emission. One that fits no topic would fail again however often it is tried, so a few
 // words take its place, under its key: readers cannot decode them, send them to dlq, and end what the key names.
 func (p *Processor) encode(ctx context.Context, e Emission) (*kgo.Record, error) {
-	r, err := p.rt.Encode(ctx, e)
+	r, err := p.rt.encodeTelling(ctx, e, p.mayWait)
 	if !errors.Is(err, errTooLarge) {
 		return r, err
 	}
@@ -123,71 +126,31 @@ func (p *Processor) encode(ctx context.Context, e Emission) (*kgo.Record, error)
 	return p.rt.address(e, topic, []byte(err.Error())), nil
 }
 
-// produce sends the records and waits until all are acknowledged; then the state records' offsets are known. The first
-// state of a partition is acknowledged before anything else is sent: outputs without any state of the stage, committed or
-// not, are a sign that it was deleted.
-func (t *transaction) produce(ctx context.Context, cl *kgo.Client) error {
-	var first, records []*kgo.Record
+// produce sends the records that were not sent ahead and waits until all are acknowledged; then the state records' offsets are
+// known. The first state of a partition is acknowledged before any of its outputs is sent: outputs without any state of the stage,
+// committed or not, are a sign that it was deleted.
+func (s *session) produce(t *transaction) error {
+	var first, others []*kgo.Record
 	for i, u := range t.units {
 		if u.begins() {
 			first = append(first, t.states[i]...)
 		} else {
-			records = append(records, t.states[i]...)
+			others = append(others, t.states[i]...)
 		}
-		records = slices.Concat(records, t.outputs[i], u.poison)
+		others = slices.Concat(others, t.outputs[i][u.sent:], u.poison)
 	}
-	if err := ProduceAll(ctx, cl, first); err != nil {
+	if err := ProduceAll(s.tx.ctx, s.cl, first); err != nil {
 		return err
 	}
-	if err := ProduceAll(ctx, cl, records); err != nil {
+	for _, r := range others {
+		s.tx.send(s.tx.ctx, r)
+	}
+	if err := s.tx.wait(s.tx.ctx); err != nil {
 		return err
 	}
 	for i, u := range t.units {
 		for j, in := range u.inputs {
 			in.pending = metadataPrefix + strconv.FormatInt(t.states[i][j].Offset, 10)
-		}
-	}
-	return nil
-}
-
-// ProduceAll produces records and waits until all are acknowledged, and until the client has stored the metadata of
-// their partitions. Without the latter a commit can be an abort that returns no error: EndTransaction (kgo 1.22.2) looks
-// for what was produced in the metadata it holds, and that of a topic it produces to for the first time is stored after
-// the topic's records are let go.
-func ProduceAll(ctx context.Context, cl *kgo.Client, records []*kgo.Record) error {
-	var mu sync.Mutex
-	var failed error
-	for _, r := range records {
-		cl.Produce(ctx, r, func(_ *kgo.Record, err error) {
-			if err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				failed = Denied(err, WriteTopic(r.Topic))
-			}
-		})
-	}
-	if err := cl.Flush(ctx); err != nil {
-		return fmt.Errorf("flush: %w", err)
-	}
-	mu.Lock()
-	defer mu.Unlock()
-	if failed != nil {
-		return fmt.Errorf("produce: %w", failed)
-	}
-	for _, r := range records {
-		for {
-			leader, _, err := cl.PartitionLeader(r.Topic, r.Partition)
-			if err != nil {
-				return fmt.Errorf("metadata of %s/%d: %w", r.Topic, r.Partition, err)
-			}
-			if leader >= 0 {
-				break
-			}
-			select {
-			case <-ctx.Done():
-				return fmt.Errorf("metadata of %s/%d: %w", r.Topic, r.Partition, ctx.Err())
-			case <-time.After(time.Millisecond):
-			}
 		}
 	}
 	return nil

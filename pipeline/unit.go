@@ -18,8 +18,10 @@ type unit struct {
 	partition int32
 	owned     bool // the partition is this instance's
 	core      Core
-	inputs    []*input // in the order of ProcessorConfig.Inputs; the core's state is in the first's record
-	out       Out      // of what was fed since the last transaction
+	inputs    []*input      // in the order of ProcessorConfig.Inputs; the core's state is in the first's record
+	out       Out           // of what was fed since the last transaction
+	outputs   []*kgo.Record // the first of out.Emitted, encoded
+	sent      int           // of outputs, ahead of the rest of the transaction
 	poison    []*kgo.Record
 	fed       bool
 	committed time.Time
@@ -187,7 +189,7 @@ func (u *unit) state(p *Processor) ([]*schemas.StageState, error) {
 
 // feed gives the core one record. What cannot be decoded or is refused goes to dlq.
 func (u *unit) feed(ctx context.Context, p *Processor, r *kgo.Record) error {
-	rec, err := p.rt.Decode(ctx, r)
+	rec, err := p.rt.decodeTelling(ctx, r, p.mayWait)
 	if errors.Is(err, ErrTransient) || err != nil && ctx.Err() != nil {
 		return err // the record comes again
 	}
@@ -209,7 +211,39 @@ func (u *unit) feed(ctx context.Context, p *Processor, r *kgo.Record) error {
 		u.out.Emitted, u.out.Finished = u.out.Emitted[:emitted], u.out.Finished[:finished]
 		u.refuse(p, rec, r, err)
 	}
+	if err := u.recycle(ctx, p, emitted); err != nil {
+		return err
+	}
 	return u.finish(finished)
+}
+
+// recycle gives a Recycler back what it emitted since index from. Spans of traces would look at it after the commit.
+func (u *unit) recycle(ctx context.Context, p *Processor, from int) error {
+	core, ok := u.core.(Recycler)
+	if !ok || len(u.out.Emitted) == from || p.rt.Tracing != nil {
+		return nil
+	}
+	ctx, done := context.WithTimeout(ctx, prepareDeadline)
+	defer done()
+	if err := u.encode(ctx, p); err != nil {
+		return err
+	}
+	for _, e := range u.out.Emitted[from:] {
+		core.Recycle(e.Value)
+	}
+	return nil
+}
+
+// encode makes the records of what was emitted since the last call, and writes their blobs.
+func (u *unit) encode(ctx context.Context, p *Processor) error {
+	for _, e := range u.out.Emitted[len(u.outputs):] {
+		r, err := p.encode(ctx, e)
+		if err != nil {
+			return err
+		}
+		u.outputs = append(u.outputs, r)
+	}
+	return nil
 }
 
 func (u *unit) undecodable(p *Processor, rec Record, r *kgo.Record, reason error) error {
@@ -294,7 +328,7 @@ func (u *unit) count(tell func(why string, n int64)) {
 
 // done forgets what a transaction has committed.
 func (u *unit) done(now time.Time) {
-	u.out, u.poison, u.fed, u.committed = Out{}, nil, false, now
+	u.out, u.outputs, u.sent, u.poison, u.fed, u.committed = Out{}, nil, 0, nil, false, now
 	for _, in := range u.inputs {
 		in.metadata, in.pending, in.low, in.fed = in.pending, "", in.set.low(), 0
 	}

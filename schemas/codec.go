@@ -4,7 +4,7 @@
 // The *.avsc files are the source; the Go types and how they are written and read follow from them by go generate, and a test
 // fails when they have drifted. Two other implementations of Avro agree with every byte in the tests; here goavro only checks
 // schemas and names them. Tensors are little-endian packed bytes (Int32s, Float32s, Uint8s), never Avro arrays: they are
-// copied once when a record is written, and not at all when it is read (TestCost).
+// copied once when a record is written, and not at all when it is read; nor are the long texts beside them (TestCost).
 package schemas
 
 import (
@@ -14,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 	"sync"
 
 	"github.com/linkedin/goavro/v2"
@@ -36,10 +35,10 @@ type Record interface {
 
 // A codec is one version of one record's schema.
 type codec struct {
-	name  string
-	avro  *goavro.Codec // the schema
-	shape shape
-	plain []byte // header of the single-object encoding
+	name   string
+	avro   *goavro.Codec // the schema
+	shape  shape
+	header []byte // of the single-object encoding
 }
 
 var registry = sync.OnceValue(func() (r struct {
@@ -90,27 +89,25 @@ func newCodec(schema []byte) (*codec, error) {
 
 // Encode gives the single-object encoding of r in the newest version of its schema. Equal records give equal bytes.
 func Encode(r Record) ([]byte, error) {
-	return appendRecord(nil, registry().newest[r.SchemaName()].plain, r)
+	return encode(registry().newest[r.SchemaName()].header, r)
 }
 
-// AppendBinary appends the Avro binary encoding of r in the newest version of its schema, which names no schema, to b.
-func AppendBinary(b []byte, r Record) ([]byte, error) { return appendRecord(b, nil, r) }
+// AppendBinary appends the Avro binary encoding of r in the newest version of its schema, which names no schema, to a copy
+// of head.
+func AppendBinary(head []byte, r Record) ([]byte, error) { return encode(head, r) }
 
-// appendRecord appends a header and a record to b, which grows at most once.
-func appendRecord(b, header []byte, r Record) ([]byte, error) {
-	var w writer
-	r.write(&w)
+func encode(head []byte, r Record) ([]byte, error) {
+	w := writers.Get().(*writer)
+	defer w.release()
+	r.write(w)
 	if w.err != nil {
 		return nil, fmt.Errorf("encode %s: %w", r.SchemaName(), w.err)
 	}
-	b = append(slices.Grow(b, len(header)+w.at), header...)
-	w.b, w.at = b[:len(b)+w.at], len(b)
-	r.write(&w)
-	return w.b, nil
+	return w.message(head), nil
 }
 
 // Decode reads a single-object encoding of any version of any record and validates it. Tensors and bytes of the record
-// share b's memory.
+// share b's memory, and so do long texts beside tensors: nobody may write to b afterwards.
 func Decode(b []byte) (Record, error) {
 	if len(b) < 10 || b[0] != 0xC3 || b[1] != 0x01 {
 		return nil, fmt.Errorf("not an Avro single-object encoding (%d bytes)", len(b))
@@ -149,8 +146,8 @@ func FindVersion(schema string) (Version, error) {
 	return Version{c}, nil
 }
 
-// Decode reads an Avro binary encoding that was written with this version and validates the record. Tensors and bytes of
-// the record share b's memory.
+// Decode reads an Avro binary encoding that was written with this version and validates the record. It shares b's
+// memory as Decode does.
 func (v Version) Decode(b []byte) (Record, error) {
 	r, err := v.codec.read(b)
 	if err != nil {

@@ -3,10 +3,12 @@ package schemas
 import (
 	"bytes"
 	"encoding/binary"
+	"math"
 	"math/rand/v2"
 	"reflect"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -56,6 +58,37 @@ func TestEncode_RefusesIntOutOfRange(t *testing.T) {
 	}
 }
 
+// Writers are used again, by several goroutines: nothing of a record, or of one that was refused, comes into another, and no
+// message into the next.
+func TestEncode_ManyAtOnce(t *testing.T) {
+	var want [][]byte
+	for _, l := range loads() {
+		want = append(want, mustEncode(t, l.record))
+	}
+	var g sync.WaitGroup
+	for range 4 {
+		g.Go(func() {
+			var got [][]byte
+			for _, l := range loads() {
+				if _, err := Encode(&Task{Task: strings.Repeat("refused", 1000), GroupSize: math.MaxInt32 + 1}); err == nil {
+					t.Error("a group size of more than 32 bits was written")
+				}
+				b, err := Encode(l.record)
+				if err != nil {
+					t.Error(err)
+				}
+				got = append(got, b)
+			}
+			for i := range got {
+				if !bytes.Equal(got[i], want[i]) {
+					t.Errorf("%s: other bytes", loads()[i].name)
+				}
+			}
+		})
+	}
+	g.Wait()
+}
+
 func TestDecode_LongArrays(t *testing.T) {
 	r := &PolicyVersion{Weights: BlobRef{URI: "u", SHA256: "s"}}
 	for i := range 3*maxBlock + 1 {
@@ -82,6 +115,30 @@ func TestDecode_AppendingToATensorLeavesItsNeighbours(t *testing.T) {
 	r.Nodes[0].TokenIDs = append(r.Nodes[0].TokenIDs, 9, 9, 9, 9)
 	if !reflect.DeepEqual(r.Nodes[1], exampleTrace(2, 4).Nodes[1]) || !bytes.Equal(r.Nodes[0].Mask, []byte{1, 1, 1, 1}) {
 		t.Fatal("appending to one tensor changed another")
+	}
+}
+
+// Of the texts only long ones beside tensors share the message's memory. What may be kept without its record does not: a
+// short text, which may be a name, and the texts of records that can be kept without their tensors.
+func TestDecode_WhichTextsShareMemory(t *testing.T) {
+	long, short := strings.Repeat("long", longText/4), strings.Repeat("s", longText-1)
+	want := exampleTrace(1, 2)
+	want.Task, want.Info, want.Errors = long, long, []TraceError{{Type: "model", Message: long, Traceback: long}}
+	want.Nodes[0].Agent, want.Nodes[0].RefModel, want.Nodes[0].ToolCalls = short, short, []ToolCall{{ID: long, Name: long, Arguments: long}}
+	want.Nodes[0].Content, want.Nodes[0].Reasoning = long, long
+	b := mustEncode(t, want)
+	got := mustDecode(t, b).(*Trace)
+	if !reflect.DeepEqual(got, want) {
+		t.Fatal("it changed on the way")
+	}
+	clear(b)
+	if n := &got.Nodes[0]; n.Content != strings.Repeat("\x00", len(long)) || n.Reasoning != n.Content {
+		t.Error("a long text beside tensors was copied")
+	}
+	got.Nodes[0].Content, got.Nodes[0].Reasoning = long, long
+	got.Nodes[0].TokenIDs, got.Nodes[0].Mask, got.Nodes[0].Logprobs = want.Nodes[0].TokenIDs, want.Nodes[0].Mask, want.Nodes[0].Logprobs
+	if !reflect.DeepEqual(got, want) {
+		t.Error("another text shares the memory of the message")
 	}
 }
 
@@ -140,7 +197,7 @@ func TestDecode_HostileLengths(t *testing.T) {
 	}
 }
 
-func header(name string) []byte { return bytes.Clone(registry().newest[name].plain) }
+func header(name string) []byte { return bytes.Clone(registry().newest[name].header) }
 
 // Decode takes any bytes without a panic; what it accepts it writes again to a message that reads the same.
 func FuzzDecode(f *testing.F) {

@@ -18,24 +18,24 @@ type load struct {
 
 func loads() []load {
 	return []load{
-		{"Trace", playedTrace(12, 256), 4, 45, 700},
-		{"Trace64k", playedTrace(64, 1024), 4, 125, 3000},
-		{"SampleGroup", scoredGroup(8, 3072), 4, 30, 450},
-		{"MicroBatch", packedBatch(10, 3072), 4, 30, 300},
+		{"Trace", playedTrace(12, 256), 2, 29, 700},
+		{"Trace64k", playedTrace(64, 1024), 2, 55, 3000},
+		{"SampleGroup", scoredGroup(8, 3072), 2, 30, 450},
+		{"MicroBatch", packedBatch(10, 3072), 2, 28, 300},
 		{"Task", &Task{Env: "wordle", GroupID: 4711, GroupSize: 8, RolloutIndex: 3, Split: SplitTrain, TaskIndex: 99,
 			Task: `{"word":"crane"}`, GroupSeed: 1 << 40, Seed: 1 << 50, Temperature: 1, TopP: 1, MaxTokens: 512,
-			MaxRolloutTokens: 8192, TimeoutMs: 600_000, MaxOffPolicySteps: 8}, 4, 10, 100},
-		{"GroupOutcome", packedOutcome(8), 4, 30, 250},
-		{"Request", &Request{Kind: RequestRefill, GroupID: 4711, RolloutIndex: 3, Attempt: 1, Rollouts: 1}, 4, 10, 40},
-		{"PolicyVersion", publishedVersion(8), 4, 40, 260},
+			MaxRolloutTokens: 8192, TimeoutMs: 600_000, MaxOffPolicySteps: 8}, 2, 5, 100},
+		{"GroupOutcome", packedOutcome(8), 2, 22, 250},
+		{"Request", &Request{Kind: RequestRefill, GroupID: 4711, RolloutIndex: 3, Attempt: 1, Rollouts: 1}, 2, 4, 40},
+		{"PolicyVersion", publishedVersion(8), 2, 38, 260},
 		{"StageState", &StageState{Stage: "scorer", Topic: "traces", Instance: "host-0", LowOffset: 1 << 20, NextOffset: 1<<20 + 4096,
-			Unfinished: make([]byte, 800), Core: make([]byte, 200)}, 4, 10, 60},
+			Unfinished: make([]byte, 800), Core: make([]byte, 200)}, 2, 6, 60},
 		{"EvalResult", &EvalResult{Eval: "held-out", Env: "wordle", Version: 40, Examples: 256, K: 4, Episodes: 1024,
-			AvgAtK: 0.5, PassAtK: 0.7, Rewards: figures(4), Metrics: figures(8), Baselines: figures(3)}, 5, 42, 350},
+			AvgAtK: 0.5, PassAtK: 0.7, Rewards: figures(4), Metrics: figures(8), Baselines: figures(3)}, 2, 41, 350},
 		{"MetricPoint", &MetricPoint{Name: "loss", Stage: "trainer", Instance: "host-0", Step: new(int64(40)), Value: 0.25,
-			Labels: map[string]string{"env": "wordle"}, TimeMs: 1 << 41}, 4, 15, 60},
+			Labels: map[string]string{"env": "wordle"}, TimeMs: 1 << 41}, 2, 12, 60},
 		{"EnvInfo", &EnvInfo{Env: "wordle", Version: "1", Instance: "host-0", TrainTasks: 2000, EvalTasks: 256, MaxTurns: 6, Tools: "[]",
-			Baselines: figures(3)}, 4, 15, 120},
+			Baselines: figures(3)}, 2, 14, 120},
 	}
 }
 
@@ -99,11 +99,11 @@ func figures(n int) map[string]float64 {
 	return m
 }
 
-// Tokens are copied once when a record is written and not at all when it is read, so a longer rollout costs no allocation
-// more, and a decoded one no memory.
+// Tokens and what was said are copied once when a record is written and not at all when it is read, so a longer rollout costs
+// no allocation more, and a decoded one no memory.
 func TestCost_Tokens(t *testing.T) {
 	const runs = 50
-	short, long := exampleTrace(12, 256), exampleTrace(12, 4096)
+	short, long := playedTrace(12, 256), playedTrace(12, 4096)
 	for name, cost := range map[string]func(*Trace) func(){
 		"encode": func(r *Trace) func() { return func() { mustEncode(t, r) } },
 		"decode": func(r *Trace) func() { b := mustEncode(t, r); return func() { mustDecode(t, b) } },

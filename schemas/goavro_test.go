@@ -30,7 +30,7 @@ func TestOracle_Goavro(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want, err := writer.BinaryFromNative(bytes.Clone(c.plain), native(reflect.ValueOf(r).Elem(), true))
+			want, err := writer.BinaryFromNative(bytes.Clone(c.header), native(reflect.ValueOf(r).Elem(), true))
 			if err != nil {
 				t.Fatalf("%s: goavro: %v", name, err)
 			}

@@ -51,7 +51,7 @@ func TestOracle_Fingerprint(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := registry().newest[name].plain[2:]; !bytes.Equal(got, want) {
+		if got := registry().newest[name].header[2:]; !bytes.Equal(got, want) {
 			t.Errorf("%s: fingerprint %x, hamba says %x", name, got, want)
 		}
 	}

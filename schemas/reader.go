@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"unsafe"
 )
 
 // A reader takes a record apart that was written in some version of its schema, which the generated methods follow. What
@@ -31,10 +32,21 @@ func (d *reader) fail(err error) {
 }
 
 func (d *reader) long() int64 {
-	if d.at < len(d.b) && d.b[d.at] < 0x80 {
-		u := d.b[d.at]
-		d.at++
-		return int64(u>>1) ^ -int64(u&1)
+	if at := d.at; uint(at) < uint(len(d.b)) {
+		if u := int64(d.b[at]); u < 0x80 { // as most are
+			d.at = at + 1
+			return u>>1 ^ -(u & 1)
+		}
+	}
+	return d.longer()
+}
+
+// longer is a long of several bytes.
+func (d *reader) longer() int64 {
+	if b := d.b[d.at:]; len(b) > 1 && b[1] < 0x80 { // two, as the lengths of most tensors take
+		d.at += 2
+		u := int64(b[0]&0x7f) | int64(b[1])<<7
+		return u>>1 ^ -(u & 1)
 	}
 	v, n := binary.Varint(d.b[d.at:])
 	if n <= 0 {
@@ -77,19 +89,29 @@ func (d *reader) boolean() bool {
 	return b[0] == 1
 }
 
+// empty passes over a value that has nothing in it, if that is next: a text or bytes of no length, a list or map without
+// items, null.
+func (d *reader) empty() bool {
+	if d.at < len(d.b) && d.b[d.at] == 0 {
+		d.at++
+		return true
+	}
+	return false
+}
+
 // take is the next n bytes, which share the message's memory: appending to them does not overwrite what follows.
 func (d *reader) take(n int64) []byte {
-	if n < 0 {
-		d.fail(fmt.Errorf("a length of %d", n))
+	if uint64(n) > uint64(len(d.b)-d.at) {
+		if n < 0 {
+			d.fail(fmt.Errorf("a length of %d", n))
+		} else {
+			d.fail(errShort)
+		}
 		return nil
 	}
-	if n > int64(len(d.b)-d.at) {
-		d.fail(errShort)
-		return nil
-	}
-	b := d.b[d.at : d.at+int(n) : d.at+int(n)]
+	from := d.at
 	d.at += int(n)
-	return b
+	return d.b[from:d.at:d.at]
 }
 
 func (d *reader) bytes() []byte {
@@ -100,10 +122,26 @@ func (d *reader) bytes() []byte {
 	return b
 }
 
-func (d *reader) string() string {
+func (d *reader) string() string { return copied(d.take(d.long())) }
+
+// longText is from how many bytes on a text shares the message's memory. A shorter one may be a name that outlives its
+// record, and would keep all of the message.
+const longText = 128
+
+// text is a string that stands beside tensors. A long one shares the message's memory, as they do.
+func (d *reader) text() string {
 	b := d.take(d.long())
-	// The words that most strings are take no memory of their own.
+	if len(b) < longText {
+		return copied(b)
+	}
+	return unsafe.String(&b[0], len(b))
+}
+
+// copied is a text with memory of its own; the words that most texts are take none.
+func copied(b []byte) string {
 	switch string(b) {
+	case "":
+		return ""
 	case "user":
 		return "user"
 	case "assistant":
@@ -170,13 +208,12 @@ func readMap[T any](d *reader, value func(*T, *reader)) (m map[string]T) {
 			m = make(map[string]T, d.room(n, 2))
 		}
 		for ; n > 0 && d.err == nil; n-- {
-			key := d.string()
-			if _, twice := m[key]; twice {
-				d.fail(fmt.Errorf("the key %q comes twice", key))
-			}
+			key, known := d.string(), len(m)
 			var v T
 			value(&v, d)
-			m[key] = v
+			if m[key] = v; len(m) == known {
+				d.fail(fmt.Errorf("the key %q comes twice", key))
+			}
 		}
 	}
 	return m

@@ -160,11 +160,17 @@ func (r *EnvInfo) read(d *reader) {
 	for _, field := range d.shape[recordEnvInfo] {
 		switch field {
 		case 0:
-			r.Env = d.string()
+			if !d.empty() {
+				r.Env = d.string()
+			}
 		case 1:
-			r.Version = d.string()
+			if !d.empty() {
+				r.Version = d.string()
+			}
 		case 2:
-			r.Instance = d.string()
+			if !d.empty() {
+				r.Instance = d.string()
+			}
 		case 3:
 			r.TrainTasks = d.long()
 		case 4:
@@ -174,9 +180,13 @@ func (r *EnvInfo) read(d *reader) {
 		case 6:
 			r.MaxTurns = d.int()
 		case 7:
-			r.Tools = d.string()
+			if !d.empty() {
+				r.Tools = d.string()
+			}
 		case 8:
-			r.Baselines = readMap(d, func(v *float64, d *reader) { *v = d.double() })
+			if !d.empty() {
+				r.Baselines = readMap(d, func(v *float64, d *reader) { *v = d.double() })
+			}
 		}
 	}
 }
@@ -257,9 +267,13 @@ func (r *EvalResult) read(d *reader) {
 	for _, field := range d.shape[recordEvalResult] {
 		switch field {
 		case 0:
-			r.Eval = d.string()
+			if !d.empty() {
+				r.Eval = d.string()
+			}
 		case 1:
-			r.Env = d.string()
+			if !d.empty() {
+				r.Env = d.string()
+			}
 		case 2:
 			r.Version = d.long()
 		case 3:
@@ -275,17 +289,25 @@ func (r *EvalResult) read(d *reader) {
 		case 8:
 			r.PassAtK = d.double()
 		case 9:
-			r.Rewards = readMap(d, func(v *float64, d *reader) { *v = d.double() })
+			if !d.empty() {
+				r.Rewards = readMap(d, func(v *float64, d *reader) { *v = d.double() })
+			}
 		case 10:
-			r.Metrics = readMap(d, func(v *float64, d *reader) { *v = d.double() })
+			if !d.empty() {
+				r.Metrics = readMap(d, func(v *float64, d *reader) { *v = d.double() })
+			}
 		case 11:
-			r.Baselines = readMap(d, func(v *float64, d *reader) { *v = d.double() })
+			if !d.empty() {
+				r.Baselines = readMap(d, func(v *float64, d *reader) { *v = d.double() })
+			}
 		case 12:
 			r.AvgStderr = d.double()
 		case 13:
 			r.PassStderr = d.double()
 		case 14:
-			r.Policy = d.string()
+			if !d.empty() {
+				r.Policy = d.string()
+			}
 		case 15:
 			r.AvgMissing = d.boolean()
 		case 16:
@@ -334,17 +356,25 @@ func (r *RolloutFate) read(d *reader) {
 		case 1:
 			r.Attempt = d.int()
 		case 2:
-			r.Fate = d.string()
+			if !d.empty() {
+				r.Fate = d.string()
+			}
 		case 3:
-			r.Reward = readOption(d, func(v *float64, d *reader) { *v = d.double() })
+			if !d.empty() {
+				r.Reward = readOption(d, func(v *float64, d *reader) { *v = d.double() })
+			}
 		case 4:
-			r.PolicyStart = readOption(d, func(v *int64, d *reader) { *v = d.long() })
+			if !d.empty() {
+				r.PolicyStart = readOption(d, func(v *int64, d *reader) { *v = d.long() })
+			}
 		case 5:
 			r.Tokens = d.int()
 		case 6:
 			r.Truncated = d.boolean()
 		case 7:
-			r.Error = d.string()
+			if !d.empty() {
+				r.Error = d.string()
+			}
 		}
 	}
 }
@@ -386,21 +416,33 @@ func (r *GroupOutcome) read(d *reader) {
 	for _, field := range d.shape[recordGroupOutcome] {
 		switch field {
 		case 0:
-			r.Env = d.string()
+			if !d.empty() {
+				r.Env = d.string()
+			}
 		case 1:
-			r.Eval = d.string()
+			if !d.empty() {
+				r.Eval = d.string()
+			}
 		case 2:
 			r.GroupID = d.long()
 		case 3:
 			r.TaskIndex = d.long()
 		case 4:
-			r.Fate = d.string()
+			if !d.empty() {
+				r.Fate = d.string()
+			}
 		case 5:
-			r.Step = readOption(d, func(v *int64, d *reader) { *v = d.long() })
+			if !d.empty() {
+				r.Step = readOption(d, func(v *int64, d *reader) { *v = d.long() })
+			}
 		case 6:
-			r.Filter = d.string()
+			if !d.empty() {
+				r.Filter = d.string()
+			}
 		case 7:
-			r.Rollouts = readList(d, len(d.shape[recordRolloutFate]), (*RolloutFate).read)
+			if !d.empty() {
+				r.Rollouts = readList(d, len(d.shape[recordRolloutFate]), (*RolloutFate).read)
+			}
 		}
 	}
 }
@@ -440,17 +482,27 @@ func (r *MetricPoint) read(d *reader) {
 	for _, field := range d.shape[recordMetricPoint] {
 		switch field {
 		case 0:
-			r.Name = d.string()
+			if !d.empty() {
+				r.Name = d.string()
+			}
 		case 1:
-			r.Stage = d.string()
+			if !d.empty() {
+				r.Stage = d.string()
+			}
 		case 2:
-			r.Instance = d.string()
+			if !d.empty() {
+				r.Instance = d.string()
+			}
 		case 3:
-			r.Step = readOption(d, func(v *int64, d *reader) { *v = d.long() })
+			if !d.empty() {
+				r.Step = readOption(d, func(v *int64, d *reader) { *v = d.long() })
+			}
 		case 4:
 			r.Value = d.double()
 		case 5:
-			r.Labels = readMap(d, func(v *string, d *reader) { *v = d.string() })
+			if !d.empty() {
+				r.Labels = readMap(d, func(v *string, d *reader) { *v = d.string() })
+			}
 		case 6:
 			r.TimeMs = d.long()
 		}
@@ -481,7 +533,9 @@ func (r *PackedSample) read(d *reader) {
 	for _, field := range d.shape[recordPackedSample] {
 		switch field {
 		case 0:
-			r.Env = d.string()
+			if !d.empty() {
+				r.Env = d.string()
+			}
 		case 1:
 			r.GroupID = d.long()
 		case 2:
@@ -489,7 +543,9 @@ func (r *PackedSample) read(d *reader) {
 		case 3:
 			r.Branch = d.int()
 		case 4:
-			r.PolicyStart = readOption(d, func(v *int64, d *reader) { *v = d.long() })
+			if !d.empty() {
+				r.PolicyStart = readOption(d, func(v *int64, d *reader) { *v = d.long() })
+			}
 		}
 	}
 }
@@ -510,7 +566,9 @@ func (r *LossTokens) read(d *reader) {
 	for _, field := range d.shape[recordLossTokens] {
 		switch field {
 		case 0:
-			r.Component = d.string()
+			if !d.empty() {
+				r.Component = d.string()
+			}
 		case 1:
 			r.Tokens = d.long()
 		}
@@ -540,13 +598,19 @@ func (r *BlobRef) read(d *reader) {
 	for _, field := range d.shape[recordBlobRef] {
 		switch field {
 		case 0:
-			r.Path = d.string()
+			if !d.empty() {
+				r.Path = d.string()
+			}
 		case 1:
-			r.URI = d.string()
+			if !d.empty() {
+				r.URI = d.string()
+			}
 		case 2:
 			r.Bytes = d.long()
 		case 3:
-			r.SHA256 = d.string()
+			if !d.empty() {
+				r.SHA256 = d.string()
+			}
 		}
 	}
 }
@@ -631,29 +695,53 @@ func (r *MicroBatch) read(d *reader) {
 		case 4:
 			r.Count = d.int()
 		case 5:
-			r.SeqLens = d.bytes()
+			if !d.empty() {
+				r.SeqLens = d.bytes()
+			}
 		case 6:
-			r.TokenIDs = d.bytes()
+			if !d.empty() {
+				r.TokenIDs = d.bytes()
+			}
 		case 7:
-			r.Mask = d.bytes()
+			if !d.empty() {
+				r.Mask = d.bytes()
+			}
 		case 8:
-			r.Logprobs = d.bytes()
+			if !d.empty() {
+				r.Logprobs = d.bytes()
+			}
 		case 9:
-			r.Advantages = d.bytes()
+			if !d.empty() {
+				r.Advantages = d.bytes()
+			}
 		case 10:
-			r.Temperatures = d.bytes()
+			if !d.empty() {
+				r.Temperatures = d.bytes()
+			}
 		case 11:
-			r.Samples = readList(d, len(d.shape[recordPackedSample]), (*PackedSample).read)
+			if !d.empty() {
+				r.Samples = readList(d, len(d.shape[recordPackedSample]), (*PackedSample).read)
+			}
 		case 12:
-			r.LossTokens = readList(d, len(d.shape[recordLossTokens]), (*LossTokens).read)
+			if !d.empty() {
+				r.LossTokens = readList(d, len(d.shape[recordLossTokens]), (*LossTokens).read)
+			}
 		case 13:
-			r.Blobs = readList(d, len(d.shape[recordBlobRef]), (*BlobRef).read)
+			if !d.empty() {
+				r.Blobs = readList(d, len(d.shape[recordBlobRef]), (*BlobRef).read)
+			}
 		case 14:
-			r.CeWeights = d.bytes()
+			if !d.empty() {
+				r.CeWeights = d.bytes()
+			}
 		case 15:
-			r.RefKlWeights = d.bytes()
+			if !d.empty() {
+				r.RefKlWeights = d.bytes()
+			}
 		case 16:
-			r.RefLogprobs = d.bytes()
+			if !d.empty() {
+				r.RefLogprobs = d.bytes()
+			}
 		}
 	}
 }
@@ -738,9 +826,13 @@ func (r *PolicyVersion) read(d *reader) {
 		case 1:
 			r.Step = d.long()
 		case 2:
-			r.Kind = d.string()
+			if !d.empty() {
+				r.Kind = d.string()
+			}
 		case 3:
-			r.BaseSHA256 = d.string()
+			if !d.empty() {
+				r.BaseSHA256 = d.string()
+			}
 		case 4:
 			r.Weights.read(d)
 		case 5:
@@ -748,19 +840,29 @@ func (r *PolicyVersion) read(d *reader) {
 		case 6:
 			r.Tokenizer.read(d)
 		case 7:
-			r.Checkpoint = readOption(d, (*BlobRef).read)
+			if !d.empty() {
+				r.Checkpoint = readOption(d, (*BlobRef).read)
+			}
 		case 8:
-			r.NextOffsets = readList(d, 1, func(v *int64, d *reader) { *v = d.long() })
+			if !d.empty() {
+				r.NextOffsets = readList(d, 1, func(v *int64, d *reader) { *v = d.long() })
+			}
 		case 9:
 			r.Final = d.boolean()
 		case 10:
 			r.Skipped = d.boolean()
 		case 11:
-			r.Metrics = readMap(d, func(v *float64, d *reader) { *v = d.double() })
+			if !d.empty() {
+				r.Metrics = readMap(d, func(v *float64, d *reader) { *v = d.double() })
+			}
 		case 12:
-			r.FromRun = d.string()
+			if !d.empty() {
+				r.FromRun = d.string()
+			}
 		case 13:
-			r.FullSHA256 = d.string()
+			if !d.empty() {
+				r.FullSHA256 = d.string()
+			}
 		}
 	}
 }
@@ -792,7 +894,9 @@ func (r *Request) read(d *reader) {
 	for _, field := range d.shape[recordRequest] {
 		switch field {
 		case 0:
-			r.Kind = d.string()
+			if !d.empty() {
+				r.Kind = d.string()
+			}
 		case 1:
 			r.GroupID = d.long()
 		case 2:
@@ -861,25 +965,45 @@ func (r *Sample) read(d *reader) {
 		case 1:
 			r.Branch = d.int()
 		case 2:
-			r.TokenIDs = d.bytes()
+			if !d.empty() {
+				r.TokenIDs = d.bytes()
+			}
 		case 3:
-			r.Mask = d.bytes()
+			if !d.empty() {
+				r.Mask = d.bytes()
+			}
 		case 4:
-			r.Logprobs = d.bytes()
+			if !d.empty() {
+				r.Logprobs = d.bytes()
+			}
 		case 5:
-			r.Advantages = d.bytes()
+			if !d.empty() {
+				r.Advantages = d.bytes()
+			}
 		case 6:
-			r.Temperatures = d.bytes()
+			if !d.empty() {
+				r.Temperatures = d.bytes()
+			}
 		case 7:
-			r.PolicyStart = readOption(d, func(v *int64, d *reader) { *v = d.long() })
+			if !d.empty() {
+				r.PolicyStart = readOption(d, func(v *int64, d *reader) { *v = d.long() })
+			}
 		case 8:
-			r.Agent = d.string()
+			if !d.empty() {
+				r.Agent = d.text()
+			}
 		case 9:
-			r.CeWeights = d.bytes()
+			if !d.empty() {
+				r.CeWeights = d.bytes()
+			}
 		case 10:
-			r.RefKlWeights = d.bytes()
+			if !d.empty() {
+				r.RefKlWeights = d.bytes()
+			}
 		case 11:
-			r.RefLogprobs = d.bytes()
+			if !d.empty() {
+				r.RefLogprobs = d.bytes()
+			}
 		}
 	}
 }
@@ -961,7 +1085,9 @@ func (r *SampleGroup) read(d *reader) {
 	for _, field := range d.shape[recordSampleGroup] {
 		switch field {
 		case 0:
-			r.Env = d.string()
+			if !d.empty() {
+				r.Env = d.string()
+			}
 		case 1:
 			r.GroupID = d.long()
 		case 2:
@@ -977,17 +1103,29 @@ func (r *SampleGroup) read(d *reader) {
 		case 7:
 			r.WaveLast = d.long()
 		case 8:
-			r.Reason = d.string()
+			if !d.empty() {
+				r.Reason = d.string()
+			}
 		case 9:
-			r.Filter = d.string()
+			if !d.empty() {
+				r.Filter = d.string()
+			}
 		case 10:
-			r.Rollouts = readList(d, len(d.shape[recordRolloutFate]), (*RolloutFate).read)
+			if !d.empty() {
+				r.Rollouts = readList(d, len(d.shape[recordRolloutFate]), (*RolloutFate).read)
+			}
 		case 11:
-			r.Samples = readList(d, len(d.shape[recordSample]), (*Sample).read)
+			if !d.empty() {
+				r.Samples = readList(d, len(d.shape[recordSample]), (*Sample).read)
+			}
 		case 12:
-			r.Blobs = readList(d, len(d.shape[recordBlobRef]), (*BlobRef).read)
+			if !d.empty() {
+				r.Blobs = readList(d, len(d.shape[recordBlobRef]), (*BlobRef).read)
+			}
 		case 13:
-			r.Monitored = readMap(d, func(v *int64, d *reader) { *v = d.long() })
+			if !d.empty() {
+				r.Monitored = readMap(d, func(v *int64, d *reader) { *v = d.long() })
+			}
 		}
 	}
 }
@@ -1032,21 +1170,31 @@ func (r *StageState) read(d *reader) {
 	for _, field := range d.shape[recordStageState] {
 		switch field {
 		case 0:
-			r.Stage = d.string()
+			if !d.empty() {
+				r.Stage = d.string()
+			}
 		case 1:
-			r.Topic = d.string()
+			if !d.empty() {
+				r.Topic = d.string()
+			}
 		case 2:
 			r.Partition = d.int()
 		case 3:
-			r.Instance = d.string()
+			if !d.empty() {
+				r.Instance = d.string()
+			}
 		case 4:
 			r.LowOffset = d.long()
 		case 5:
 			r.NextOffset = d.long()
 		case 6:
-			r.Unfinished = d.bytes()
+			if !d.empty() {
+				r.Unfinished = d.bytes()
+			}
 		case 7:
-			r.Core = d.bytes()
+			if !d.empty() {
+				r.Core = d.bytes()
+			}
 		case 8:
 			r.Concurrency = d.int()
 		}
@@ -1134,9 +1282,13 @@ func (r *Task) read(d *reader) {
 	for _, field := range d.shape[recordTask] {
 		switch field {
 		case 0:
-			r.Env = d.string()
+			if !d.empty() {
+				r.Env = d.string()
+			}
 		case 1:
-			r.Eval = d.string()
+			if !d.empty() {
+				r.Eval = d.string()
+			}
 		case 2:
 			r.GroupID = d.long()
 		case 3:
@@ -1146,17 +1298,23 @@ func (r *Task) read(d *reader) {
 		case 5:
 			r.Attempt = d.int()
 		case 6:
-			r.Split = d.string()
+			if !d.empty() {
+				r.Split = d.string()
+			}
 		case 7:
 			r.TaskIndex = d.long()
 		case 8:
-			r.Task = d.string()
+			if !d.empty() {
+				r.Task = d.string()
+			}
 		case 9:
 			r.GroupSeed = d.long()
 		case 10:
 			r.Seed = d.long()
 		case 11:
-			r.PinVersion = readOption(d, func(v *int64, d *reader) { *v = d.long() })
+			if !d.empty() {
+				r.PinVersion = readOption(d, func(v *int64, d *reader) { *v = d.long() })
+			}
 		case 12:
 			r.Step = d.long()
 		case 13:
@@ -1178,7 +1336,9 @@ func (r *Task) read(d *reader) {
 		case 21:
 			r.MaxOffPolicySteps = d.int()
 		case 22:
-			r.Policy = d.string()
+			if !d.empty() {
+				r.Policy = d.string()
+			}
 		}
 	}
 }
@@ -1201,11 +1361,17 @@ func (r *ToolCall) read(d *reader) {
 	for _, field := range d.shape[recordToolCall] {
 		switch field {
 		case 0:
-			r.ID = d.string()
+			if !d.empty() {
+				r.ID = d.string()
+			}
 		case 1:
-			r.Name = d.string()
+			if !d.empty() {
+				r.Name = d.string()
+			}
 		case 2:
-			r.Arguments = d.string()
+			if !d.empty() {
+				r.Arguments = d.string()
+			}
 		}
 	}
 }
@@ -1256,13 +1422,21 @@ func (r *Image) read(d *reader) {
 	for _, field := range d.shape[recordImage] {
 		switch field {
 		case 0:
-			r.Mime = d.string()
+			if !d.empty() {
+				r.Mime = d.text()
+			}
 		case 1:
-			r.Alt = d.string()
+			if !d.empty() {
+				r.Alt = d.text()
+			}
 		case 2:
-			r.Data = d.bytes()
+			if !d.empty() {
+				r.Data = d.bytes()
+			}
 		case 3:
-			r.SHA256 = d.string()
+			if !d.empty() {
+				r.SHA256 = d.text()
+			}
 		}
 	}
 }
@@ -1353,41 +1527,71 @@ func (r *Node) read(d *reader) {
 		case 0:
 			r.Parent = d.int()
 		case 1:
-			r.Role = d.string()
+			if !d.empty() {
+				r.Role = d.text()
+			}
 		case 2:
-			r.Content = d.string()
+			if !d.empty() {
+				r.Content = d.text()
+			}
 		case 3:
-			r.ToolCalls = readList(d, len(d.shape[recordToolCall]), (*ToolCall).read)
+			if !d.empty() {
+				r.ToolCalls = readList(d, len(d.shape[recordToolCall]), (*ToolCall).read)
+			}
 		case 4:
-			r.ToolCallID = d.string()
+			if !d.empty() {
+				r.ToolCallID = d.text()
+			}
 		case 5:
-			r.TokenIDs = d.bytes()
+			if !d.empty() {
+				r.TokenIDs = d.bytes()
+			}
 		case 6:
-			r.Mask = d.bytes()
+			if !d.empty() {
+				r.Mask = d.bytes()
+			}
 		case 7:
-			r.Logprobs = d.bytes()
+			if !d.empty() {
+				r.Logprobs = d.bytes()
+			}
 		case 8:
-			r.TokenRewards = d.bytes()
+			if !d.empty() {
+				r.TokenRewards = d.bytes()
+			}
 		case 9:
-			r.RefLogprobs = d.bytes()
+			if !d.empty() {
+				r.RefLogprobs = d.bytes()
+			}
 		case 10:
-			r.RefModel = d.string()
+			if !d.empty() {
+				r.RefModel = d.text()
+			}
 		case 11:
 			r.Temperature = d.double()
 		case 12:
-			r.Versions = readList(d, len(d.shape[recordVersionRun]), (*VersionRun).read)
+			if !d.empty() {
+				r.Versions = readList(d, len(d.shape[recordVersionRun]), (*VersionRun).read)
+			}
 		case 13:
 			r.BodyFrom = d.int()
 		case 14:
 			r.BodyTo = d.int()
 		case 15:
-			r.Agent = d.string()
+			if !d.empty() {
+				r.Agent = d.text()
+			}
 		case 16:
-			r.Reward = readOption(d, func(v *float64, d *reader) { *v = d.double() })
+			if !d.empty() {
+				r.Reward = readOption(d, func(v *float64, d *reader) { *v = d.double() })
+			}
 		case 17:
-			r.Reasoning = d.string()
+			if !d.empty() {
+				r.Reasoning = d.text()
+			}
 		case 18:
-			r.Images = readList(d, len(d.shape[recordImage]), (*Image).read)
+			if !d.empty() {
+				r.Images = readList(d, len(d.shape[recordImage]), (*Image).read)
+			}
 		}
 	}
 }
@@ -1421,11 +1625,17 @@ func (r *TraceError) read(d *reader) {
 	for _, field := range d.shape[recordTraceError] {
 		switch field {
 		case 0:
-			r.Type = d.string()
+			if !d.empty() {
+				r.Type = d.string()
+			}
 		case 1:
-			r.Message = d.string()
+			if !d.empty() {
+				r.Message = d.string()
+			}
 		case 2:
-			r.Traceback = d.string()
+			if !d.empty() {
+				r.Traceback = d.string()
+			}
 		}
 	}
 }
@@ -1599,11 +1809,17 @@ func (r *Trace) read(d *reader) {
 	for _, field := range d.shape[recordTrace] {
 		switch field {
 		case 0:
-			r.Env = d.string()
+			if !d.empty() {
+				r.Env = d.string()
+			}
 		case 1:
-			r.EnvVersion = d.string()
+			if !d.empty() {
+				r.EnvVersion = d.string()
+			}
 		case 2:
-			r.Eval = d.string()
+			if !d.empty() {
+				r.Eval = d.string()
+			}
 		case 3:
 			r.GroupID = d.long()
 		case 4:
@@ -1613,19 +1829,27 @@ func (r *Trace) read(d *reader) {
 		case 6:
 			r.Attempt = d.int()
 		case 7:
-			r.GroupRun = d.string()
+			if !d.empty() {
+				r.GroupRun = d.string()
+			}
 		case 8:
-			r.Split = d.string()
+			if !d.empty() {
+				r.Split = d.string()
+			}
 		case 9:
 			r.TaskIndex = d.long()
 		case 10:
-			r.Task = d.string()
+			if !d.empty() {
+				r.Task = d.string()
+			}
 		case 11:
 			r.GroupSeed = d.long()
 		case 12:
 			r.Seed = d.long()
 		case 13:
-			r.PinVersion = readOption(d, func(v *int64, d *reader) { *v = d.long() })
+			if !d.empty() {
+				r.PinVersion = readOption(d, func(v *int64, d *reader) { *v = d.long() })
+			}
 		case 14:
 			r.Step = d.long()
 		case 15:
@@ -1635,37 +1859,65 @@ func (r *Trace) read(d *reader) {
 		case 17:
 			r.WaveLast = d.long()
 		case 18:
-			r.Nodes = readList(d, len(d.shape[recordNode]), (*Node).read)
+			if !d.empty() {
+				r.Nodes = readList(d, len(d.shape[recordNode]), (*Node).read)
+			}
 		case 19:
-			r.Rewards = readMap(d, func(v **float64, d *reader) { *v = readOption(d, func(v *float64, d *reader) { *v = d.double() }) })
+			if !d.empty() {
+				r.Rewards = readMap(d, func(v **float64, d *reader) { *v = readOption(d, func(v *float64, d *reader) { *v = d.double() }) })
+			}
 		case 20:
-			r.Reward = readOption(d, func(v *float64, d *reader) { *v = d.double() })
+			if !d.empty() {
+				r.Reward = readOption(d, func(v *float64, d *reader) { *v = d.double() })
+			}
 		case 21:
-			r.Metrics = readMap(d, func(v *float64, d *reader) { *v = d.double() })
+			if !d.empty() {
+				r.Metrics = readMap(d, func(v *float64, d *reader) { *v = d.double() })
+			}
 		case 22:
-			r.Errors = readList(d, len(d.shape[recordTraceError]), (*TraceError).read)
+			if !d.empty() {
+				r.Errors = readList(d, len(d.shape[recordTraceError]), (*TraceError).read)
+			}
 		case 23:
 			r.Timing.read(d)
 		case 24:
-			r.StopReason = d.string()
+			if !d.empty() {
+				r.StopReason = d.string()
+			}
 		case 25:
 			r.Truncated = d.boolean()
 		case 26:
-			r.PolicyStart = readOption(d, func(v *int64, d *reader) { *v = d.long() })
+			if !d.empty() {
+				r.PolicyStart = readOption(d, func(v *int64, d *reader) { *v = d.long() })
+			}
 		case 27:
-			r.PolicyEnd = readOption(d, func(v *int64, d *reader) { *v = d.long() })
+			if !d.empty() {
+				r.PolicyEnd = readOption(d, func(v *int64, d *reader) { *v = d.long() })
+			}
 		case 28:
-			r.Model = d.string()
+			if !d.empty() {
+				r.Model = d.string()
+			}
 		case 29:
-			r.Instance = d.string()
+			if !d.empty() {
+				r.Instance = d.string()
+			}
 		case 30:
-			r.Blobs = readList(d, len(d.shape[recordBlobRef]), (*BlobRef).read)
+			if !d.empty() {
+				r.Blobs = readList(d, len(d.shape[recordBlobRef]), (*BlobRef).read)
+			}
 		case 31:
-			r.Policy = d.string()
+			if !d.empty() {
+				r.Policy = d.string()
+			}
 		case 32:
-			r.ScorerVersion = d.string()
+			if !d.empty() {
+				r.ScorerVersion = d.string()
+			}
 		case 33:
-			r.Info = d.string()
+			if !d.empty() {
+				r.Info = d.string()
+			}
 		}
 	}
 }

@@ -40,10 +40,10 @@ func TestVersions_HoldTheNewest(t *testing.T) {
 	}
 	kept := map[string]bool{}
 	for _, v := range frozen(t) {
-		kept[v.name+string(v.plain)] = true
+		kept[v.name+string(v.header)] = true
 	}
 	for _, name := range names {
-		if c := registry().newest[name]; !kept[name+string(c.plain)] {
+		if c := registry().newest[name]; !kept[name+string(c.header)] {
 			t.Errorf("%s %016x is not in versions/: cd schemas && go run ./gen -freeze", name, c.avro.Rabin)
 		}
 	}
@@ -61,7 +61,7 @@ func TestVersions_StayReadable(t *testing.T) {
 		if err := compat.Compatible(parse(t, newest.avro.Schema()), parse(t, old.avro.Schema())); err != nil {
 			t.Errorf("%s %016x cannot be read by the newest: %v", old.name, old.avro.Rabin, err)
 		}
-		b, err := old.avro.BinaryFromNative(bytes.Clone(old.plain), zeroNative(old.avro.Schema()))
+		b, err := old.avro.BinaryFromNative(bytes.Clone(old.header), zeroNative(old.avro.Schema()))
 		if err != nil {
 			t.Fatal(err)
 		}

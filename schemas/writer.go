@@ -1,34 +1,66 @@
 package schemas
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
-	"math/bits"
 	"slices"
+	"sync"
+	"unsafe"
 )
 
 // maxBlock is the most items of an array or map that are written as one block. Readers that reserve room for as many as a
 // block claims to have refuse larger ones.
 const maxBlock = 1 << 14
 
-// A writer puts a record into the Avro binary encoding. The generated methods walk the record twice: first, while there is
-// no memory, to learn its size, and then to write it into memory of that size.
+// A writer puts a record into the Avro binary encoding. It collects what is small and notes where the large values are, so
+// that these are copied once, into a message of just their size that was never cleared: bytes.Join alone makes such memory.
 type writer struct {
-	b    []byte // all of it; nil while the size is counted
-	at   int
-	keys []string // of the map that is being written
-	err  error    // the first value that does not fit its type
+	small []byte   // what was written, without the large values
+	large []piece  // those, in their order
+	parts [][]byte // of the message
+	keys  []string // of the map that is being written
+	err   error    // the first value that does not fit its type
 }
 
-func (w *writer) long(v int64) {
-	u := uint64(v<<1) ^ uint64(v>>63)
-	if w.b == nil {
-		w.at += (bits.Len64(u|1) + 6) / 7
-		return
-	}
-	w.at += binary.PutUvarint(w.b[w.at:], u)
+// A piece is a large value, which stands in front of byte at of the small ones.
+type piece struct {
+	at   int
+	data []byte
 }
+
+// large is from how many bytes on a value is one: to copy less twice costs no more than to remember where it is.
+const large = 512
+
+// writers that are idle keep their memory.
+var writers = sync.Pool{New: func() any { return &writer{small: make([]byte, 0, 4<<10)} }}
+
+// message is head and what was written.
+func (w *writer) message(head []byte) []byte {
+	parts, from := append(w.parts[:0], head), 0
+	for _, p := range w.large {
+		parts, from = append(parts, w.small[from:p.at], p.data), p.at
+	}
+	w.parts = append(parts, w.small[from:])
+	return bytes.Join(w.parts, nil)
+}
+
+// maxKept bounds the memory that a writer keeps.
+const maxKept = 1 << 20
+
+// release gives the writer back. It keeps nothing of the record.
+func (w *writer) release() {
+	clear(w.large)
+	clear(w.parts)
+	clear(w.keys[:cap(w.keys)])
+	if cap(w.small) <= maxKept {
+		*w = writer{small: w.small[:0], large: w.large[:0], parts: w.parts[:0], keys: w.keys[:0]}
+		writers.Put(w)
+	}
+}
+
+func (w *writer) long(v int64) { w.small = binary.AppendVarint(w.small, v) }
 
 func (w *writer) int(v int, field string) {
 	if int(int32(v)) != v && w.err == nil {
@@ -38,37 +70,27 @@ func (w *writer) int(v int, field string) {
 }
 
 func (w *writer) double(v float64) {
-	if w.b != nil {
-		binary.LittleEndian.PutUint64(w.b[w.at:], math.Float64bits(v))
-	}
-	w.at += 8
+	w.small = binary.LittleEndian.AppendUint64(w.small, math.Float64bits(v))
 }
 
 func (w *writer) boolean(v bool) {
-	if w.b != nil {
-		w.b[w.at] = 0
-		if v {
-			w.b[w.at] = 1
-		}
+	bit := byte(0)
+	if v {
+		bit = 1
 	}
-	w.at++
+	w.small = append(w.small, bit)
 }
 
 func (w *writer) bytes(v []byte) {
 	w.long(int64(len(v)))
-	if w.b != nil {
-		copy(w.b[w.at:], v)
+	if len(v) < large {
+		w.small = append(w.small, v...)
+		return
 	}
-	w.at += len(v)
+	w.large = append(w.large, piece{len(w.small), v})
 }
 
-func (w *writer) string(v string) {
-	w.long(int64(len(v)))
-	if w.b != nil {
-		copy(w.b[w.at:], v)
-	}
-	w.at += len(v)
-}
+func (w *writer) string(v string) { w.bytes(unsafe.Slice(unsafe.StringData(v), len(v))) }
 
 // option begins a value that may be null.
 func (w *writer) option(there bool) bool {

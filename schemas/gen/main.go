@@ -150,8 +150,9 @@ func (g *generator) record(s schema) error {
 		fmt.Fprintf(w, "%s\n", write(f.Type, "r."+goName(f.Name), f.Name))
 	}
 	fmt.Fprintf(w, "}\n\nfunc (r *%s) read(d *reader) {\nfor _, field := range d.shape[record%s] {\nswitch field {\n", s.Name, s.Name)
+	tensors := slices.ContainsFunc(flat.Fields, func(f field) bool { return kindOf(f.Type) == "tensor" })
 	for i, f := range flat.Fields {
-		fmt.Fprintf(w, "case %d:\n%s\n", i, read(f.Type, "r."+goName(f.Name)))
+		fmt.Fprintf(w, "case %d:\n%s\n", i, readField(f, tensors))
 	}
 	fmt.Fprintf(w, "}\n}\n}\n")
 	if hasTensors(flat, g.seen) {
@@ -345,6 +346,20 @@ func write(t any, v, field string) string {
 		return fmt.Sprintf("if w.option(%s != nil) {\n%s\n}", v, write(optional(t), value, field))
 	}
 	return v + ".write(w)"
+}
+
+// readField is the statements that read a field; beside says that the record has tensors, whose memory texts may share.
+// Most values that can be empty are: that is asked first, for it takes no call.
+func readField(f field, beside bool) string {
+	dst := "r." + goName(f.Name)
+	statements := read(f.Type, dst)
+	if f.Type == "string" && beside {
+		statements = dst + " = d.text()"
+	}
+	if kind := kindOf(f.Type); kind == "record" || kind == "primitive" && f.Type != "string" && f.Type != "bytes" {
+		return statements
+	}
+	return fmt.Sprintf("if !d.empty() {\n%s\n}", statements)
 }
 
 // read is the statements that read a value into dst.

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"slices"
+	"strings"
 
 	"github.com/prl-project/prl/schemas"
 )
@@ -77,21 +78,23 @@ func (c conversation) length() (n int) {
 	return n
 }
 
-// messages are the nodes in the words of the format.
+// messages are the nodes in the words of the format. They are copies: a row may wait for long, and a text of a trace holds all of it.
 func (c conversation) messages() []Message {
 	called := map[string]string{} // names of tools by id
 	list := make([]Message, len(c.nodes))
 	for i, n := range c.nodes {
-		m := Message{Role: n.Role, Content: n.Content}
+		m := Message{Role: n.Role, Content: strings.Clone(n.Content)}
 		if n.Reasoning != "" {
-			m.ReasoningContent = &n.Reasoning
+			reasoning := strings.Clone(n.Reasoning)
+			m.ReasoningContent = &reasoning
 		}
 		for _, call := range n.ToolCalls {
 			called[call.ID] = call.Name
-			m.ToolCalls = append(m.ToolCalls, ToolCall{call.ID, "function", Function{call.Name, call.Arguments}})
+			m.ToolCalls = append(m.ToolCalls, ToolCall{call.ID, "function", Function{call.Name, strings.Clone(call.Arguments)}})
 		}
 		if n.ToolCallID != "" {
-			m.ToolCallID = &n.ToolCallID
+			id := n.ToolCallID
+			m.ToolCallID = &id
 			if name := called[n.ToolCallID]; name != "" {
 				m.Name = &name
 			}

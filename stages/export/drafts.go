@@ -17,18 +17,29 @@ func draftPrefix(out string) string { return "." + filepath.Base(out) + ".draft-
 
 // newDraft makes an empty folder beside the place of an export. It is the process's own until lock is closed or the process ends.
 func newDraft(out string) (dir string, lock *os.File, err error) {
-	made, err := os.MkdirTemp(filepath.Dir(out), "."+filepath.Base(out)+".new-") // which nobody looks for until it is locked
+	const tries = 100 // another export may take it for a killed one's before it is locked
+	for range tries {
+		if dir, err = os.MkdirTemp(filepath.Dir(out), draftPrefix(out)); err != nil {
+			return "", nil, err
+		}
+		if lock, err = lockFolder(dir); err != nil {
+			continue
+		}
+		if _, err = os.Lstat(dir); err == nil {
+			return dir, lock, nil
+		}
+		err = errors.Join(err, lock.Close())
+	}
+	return "", nil, err
+}
+
+// living reports whether a process holds a draft.
+func living(draft string) bool {
+	lock, err := lockFolder(draft)
 	if err != nil {
-		return "", nil, err
+		return !errors.Is(err, fs.ErrNotExist)
 	}
-	if lock, err = lockFolder(made); err != nil {
-		return "", nil, err
-	}
-	dir = filepath.Join(filepath.Dir(out), draftPrefix(out)+strings.TrimPrefix(filepath.Base(made), "."+filepath.Base(out)+".new-"))
-	if err := os.Rename(made, dir); err != nil {
-		return "", nil, errors.Join(err, lock.Close())
-	}
-	return dir, lock, nil
+	return lock.Close() != nil
 }
 
 // clearAway removes what exports to out have left beside it that were killed, and puts an export back that one of them had taken away.
@@ -47,6 +58,9 @@ func clearAway(out string) error {
 			continue
 		}
 		dir := filepath.Join(filepath.Dir(out), e.Name())
+		if old && living(strings.TrimSuffix(dir, replaced)) {
+			continue // about to take its place
+		}
 		lock, err := lockFolder(dir)
 		if err != nil {
 			continue // a living one's, or gone by now

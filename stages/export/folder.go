@@ -30,8 +30,8 @@ type folder struct {
 	old    *os.File // what is replaced, locked; nil for nothing
 }
 
-// newFolder makes the draft of an export, once those of killed ones are gone. A place that is taken is refused, or, with force, if what is there is no export or one
-// that another process writes.
+// newFolder makes the draft of an export, once those of killed ones are gone. A place that is taken is refused, or, with force, if
+// what is there is no export or one that another process writes.
 func newFolder(cfg Config) (f *folder, err error) {
 	f = &folder{cfg: cfg, splits: map[string][]*rows{}}
 	if err := clearAway(cfg.Out); err != nil {

@@ -1,8 +1,11 @@
 package scorer
 
 import (
+	"fmt"
 	"runtime"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/schemas"
@@ -92,11 +95,14 @@ func (s *scoring) group(tb testing.TB) *schemas.SampleGroup {
 	return sg
 }
 
+// recycle gives a group back, as the shell does with what is encoded.
+func (s *scoring) recycle(sg *schemas.SampleGroup) { s.core.(pipeline.Recycler).Recycle(sg) }
+
 // cut is the scorer's cut: the samples of all branches of a rollout.
-func cut(t *schemas.Trace) (samples []*schemas.Sample) {
+func cut(t *schemas.Trace, m *memory) (samples []*schemas.Sample) {
 	ro := newRollout(t)
 	for b := range ro.branches {
-		s, _ := ro.sample(b, advantage.Credit{RL: true, All: 0.5}, nil)
+		s, _ := ro.sample(b, advantage.Credit{RL: true, All: 0.5}, nil, m)
 		samples = append(samples, s)
 	}
 	return samples
@@ -107,11 +113,11 @@ func TestCost_Group(t *testing.T) {
 	ofFew, ofMany := groupOf(64), groupOf(512)
 	for _, w := range ways() {
 		few, many := newScoring(t, w, ofFew), newScoring(t, w, ofMany)
-		short, long := testing.AllocsPerRun(5, func() { few.group(t) }), testing.AllocsPerRun(5, func() { many.group(t) })
+		short, long := testing.AllocsPerRun(5, func() { few.recycle(few.group(t)) }), testing.AllocsPerRun(5, func() { many.recycle(many.group(t)) })
 		if short != long {
 			t.Errorf("%s: %v allocations for 64 tokens a message, %v for 512", w.name, short, long)
 		}
-		if most := float64(20 * costSize); short > most {
+		if most := float64(19 * costSize); short > most {
 			t.Errorf("%s: %v allocations for a group, at most %v", w.name, short, most)
 		}
 	}
@@ -119,8 +125,8 @@ func TestCost_Group(t *testing.T) {
 
 // A sample takes the bytes of its tensors and little else.
 func TestCost_Samples(t *testing.T) {
-	trace := played(0, 256)
-	if n, most := testing.AllocsPerRun(5, func() { cut(trace) }), 14.0; n > most {
+	trace, m := played(0, 256), new(memory)
+	if n, most := testing.AllocsPerRun(5, func() { m.used = 0; cut(trace, m) }), 12.0; n > most {
 		t.Errorf("%v allocations for the samples of a trace, at most %v", n, most)
 	}
 }
@@ -132,20 +138,23 @@ func holdHeap(b *testing.B) {
 	b.Cleanup(func() { runtime.KeepAlive(heap) })
 }
 
-// BenchmarkSamples is the cut of a trace of 12 × 256 tokens.
+// BenchmarkSamples is the cut of a trace of 12 × 256 tokens, into memory that is used again for each group, as in a run.
 func BenchmarkSamples(b *testing.B) {
 	holdHeap(b)
-	trace := played(0, 256)
+	trace, m, n := played(0, 256), new(memory), 0
 	b.ReportAllocs()
 	for b.Loop() {
-		cut(trace)
+		if n++; n%costSize == 0 {
+			m.used = 0
+		}
+		cut(trace, m)
 	}
 }
 
 // BenchmarkSamplesCopy is its yardstick: the bytes of the samples, copied into memory that is there.
 func BenchmarkSamplesCopy(b *testing.B) {
 	var from []byte
-	schemas.Tensors(&schemas.SampleGroup{Samples: []schemas.Sample{*cut(played(0, 256))[0]}}, func(_ string, data *[]byte) { from = append(from, *data...) })
+	schemas.Tensors(&schemas.SampleGroup{Samples: []schemas.Sample{*cut(played(0, 256), new(memory))[0]}}, func(_ string, data *[]byte) { from = append(from, *data...) })
 	to := make([]byte, len(from))
 	b.SetBytes(int64(len(from)))
 	for b.Loop() {
@@ -161,37 +170,94 @@ func BenchmarkGroup(b *testing.B) {
 			s := newScoring(b, w, groupOf(256))
 			b.ReportAllocs()
 			for b.Loop() {
-				s.group(b)
+				s.recycle(s.group(b))
 			}
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "groups/s")
 		})
 	}
 }
 
-// BenchmarkGroupBytes is the same from bytes to bytes: eight traces are decoded, and the SampleGroup is encoded.
+// hop is the scorer's work from bytes to bytes: eight traces are decoded, and their SampleGroup is encoded.
+type hop struct {
+	*scoring
+	messages [][]byte
+}
+
+func newHop(tb testing.TB, tokens int) *hop {
+	h := &hop{scoring: newScoring(tb, way{"grpo", func(*Settings) {}}, groupOf(tokens))}
+	for _, t := range h.traces {
+		b, err := schemas.Encode(t)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		h.messages = append(h.messages, b)
+	}
+	return h
+}
+
+func (h *hop) group(tb testing.TB) []byte {
+	for i, b := range h.messages {
+		t, err := schemas.DecodeAs[*schemas.Trace](b)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		h.traces[i] = t
+	}
+	sg := h.scoring.group(tb)
+	b, err := schemas.Encode(sg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	h.recycle(sg)
+	return b
+}
+
+// A group takes new memory for its message, and for what is not tokens: that does not grow with the rollouts.
+func TestCost_GroupBytes(t *testing.T) {
+	const runs = 10
+	for _, tokens := range []int{256, 4096} {
+		h := newHop(t, tokens)
+		message := uint64(len(h.group(t)))
+		if n, most := testing.AllocsPerRun(runs, func() { h.group(t) }), 33.0*costSize; n > most {
+			t.Errorf("%d tokens a message: %v allocations for a group, at most %v", tokens, n, most)
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range runs {
+			h.group(t)
+		}
+		runtime.ReadMemStats(&after)
+		const page = 8 << 10 // large memory comes in pages
+		if own, most := (after.TotalAlloc-before.TotalAlloc)/runs, message+page+10<<10*costSize; own > most {
+			t.Errorf("%d tokens a message: a group takes %d bytes of memory, of which its message is %d, at most %d", tokens, own, message, most)
+		}
+	}
+}
+
+// BenchmarkGroupBytes is a group of eight rollouts of twelve messages, from bytes to bytes. What it takes of the processor
+// tells more than its time: the memory is cleared, and collected, beside it.
 func BenchmarkGroupBytes(b *testing.B) {
 	holdHeap(b)
-	s := newScoring(b, way{"grpo", func(*Settings) {}}, groupOf(256))
-	var encoded [][]byte
-	for _, t := range s.traces {
-		enc, err := schemas.Encode(t)
-		if err != nil {
-			b.Fatal(err)
-		}
-		encoded = append(encoded, enc)
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		for i := range encoded {
-			t, err := schemas.DecodeAs[*schemas.Trace](encoded[i])
-			if err != nil {
-				b.Fatal(err)
+	for _, tokens := range []int{256, 5460} {
+		b.Run(fmt.Sprintf("12x%d", tokens), func(b *testing.B) {
+			h := newHop(b, tokens)
+			h.group(b)
+			b.ReportAllocs()
+			start := cpu(b)
+			for b.Loop() {
+				h.group(b)
 			}
-			s.traces[i] = t
-		}
-		if _, err := schemas.Encode(s.group(b)); err != nil {
-			b.Fatal(err)
-		}
+			b.ReportMetric(float64((cpu(b)-start).Microseconds())/float64(b.N), "cpu-µs/group")
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "groups/s")
+		})
 	}
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "groups/s")
+}
+
+// cpu is what this process has taken of the processors.
+func cpu(b *testing.B) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -55,8 +55,8 @@ func body(n *schemas.Node) (from, to int) {
 }
 
 // sample makes the sample of a branch from its member's credit, and gives the messages it joins, the root first; nil where
-// none of its tokens is in a loss.
-func (r *rollout) sample(number int, credit advantage.Credit, roles []string) (*schemas.Sample, []*schemas.Node) {
+// none of its tokens is in a loss. Its tensors are in m.
+func (r *rollout) sample(number int, credit advantage.Credit, roles []string, m *memory) (*schemas.Sample, []*schemas.Node) {
 	if credit.Answers == 0 {
 		roles = nil
 	}
@@ -73,7 +73,7 @@ func (r *rollout) sample(number int, credit advantage.Credit, roles []string) (*
 		return nil, nil
 	}
 	s := &schemas.Sample{RolloutIndex: r.trace.RolloutIndex, Branch: number, Agent: path[len(path)-1].Agent}
-	allocate(s, length, ce, ref)
+	m.tensors(s, length, ce, ref)
 	at := 0
 	for _, p := range parts {
 		write(s, at, p, credit)
@@ -85,22 +85,24 @@ func (r *rollout) sample(number int, credit advantage.Credit, roles []string) (*
 	return s, path
 }
 
-// allocate makes a sample's tensors of n tokens.
-func allocate(s *schemas.Sample, n int, ce, ref bool) {
-	width := 4 + 4 + 4 + 4 + 1
+// tensors makes a sample's tensors of n tokens: zeros, but for those of which write writes every element.
+func (m *memory) tensors(s *schemas.Sample, n int, ce, ref bool) {
+	written, zeros := 4+4+4, 4+1
 	if ce {
-		width += 4
+		zeros += 4
 	}
 	if ref {
-		width += 4 + 4
+		zeros += 4 + 4
 	}
-	memory := make([]byte, width*n)
+	block := m.take((written + zeros) * n)
+	clear(block[written*n:])
 	tensor := func(width int) []byte {
-		t := memory[: width*n : width*n]
-		memory = memory[width*n:]
+		t := block[: width*n : width*n]
+		block = block[width*n:]
 		return t
 	}
-	s.TokenIDs, s.Logprobs, s.Advantages, s.Temperatures, s.Mask = tensor(4), tensor(4), tensor(4), tensor(4), tensor(1)
+	s.TokenIDs, s.Logprobs, s.Temperatures = tensor(4), tensor(4), tensor(4)
+	s.Advantages, s.Mask = tensor(4), tensor(1)
 	if ce {
 		s.CeWeights = tensor(4)
 	}
@@ -114,10 +116,13 @@ func write(s *schemas.Sample, at int, p part, credit advantage.Credit) {
 	n, to := p.node, at+len(p.node.Mask)
 	copy(s.TokenIDs[4*at:], n.TokenIDs)
 	copy(s.Logprobs[4*at:], n.Logprobs)
-	fill(s.Temperatures.Slice(at, to), 1)
+	next := at
 	for from, to := range runs(n.Mask) {
+		fill(s.Temperatures.Slice(next, at+from), 1)
 		fill(s.Temperatures.Slice(at+from, at+to), float32(n.Temperature))
+		next = at + to
 	}
+	fill(s.Temperatures.Slice(next, to), 1)
 	if p.first >= 0 {
 		train(s, at, p, credit)
 	}
@@ -173,11 +178,11 @@ func runs(mask schemas.Uint8s) iter.Seq2[int, int] {
 
 // fill makes every element v.
 func fill(t schemas.Float32s, v float32) {
-	if len(t) == 0 {
-		return
+	first := min(t.Len(), 16)
+	for i := range first {
+		put(t, i, v)
 	}
-	binary.LittleEndian.PutUint32(t, math.Float32bits(v))
-	for n := 4; n < len(t); n *= 2 {
+	for n := 4 * first; n < len(t); n *= 2 {
 		copy(t[n:], t[:n])
 	}
 }

@@ -37,7 +37,7 @@ func tree() *schemas.Trace {
 func samplesOf(t *schemas.Trace, roles []string, credits ...advantage.Credit) (samples []schemas.Sample) {
 	r := newRollout(t)
 	for b := range r.branches {
-		if s, _ := r.sample(b, credits[r.branches[b].member], roles); s != nil {
+		if s, _ := r.sample(b, credits[r.branches[b].member], roles, new(memory)); s != nil {
 			samples = append(samples, *s)
 		}
 	}
@@ -182,7 +182,7 @@ func score(t testing.TB, cfg Config, traces ...*schemas.Trace) *schemas.SampleGr
 	for i, tr := range traces {
 		sg.Rollouts[i].Fate = fate(tr)
 	}
-	r.score(traces, sg, advantage.Averages{})
+	r.score(traces, sg, advantage.Averages{}, new(memory))
 	if err := sg.Validate(); err != nil {
 		t.Fatal(err)
 	}
@@ -281,7 +281,7 @@ func TestRuns(t *testing.T) {
 	tr := trace(0, 1, 0, 1)
 	tr.Nodes[1] = answer(0, 10, 7, run(0, 4))
 	tr.Nodes[1].Mask = schemas.Uint8s{1, 1, 0, 0, 1, 0, 1}
-	s, _ := newRollout(tr).sample(0, advantage.Credit{RL: true, Tokens: []float32{1, 2, 3, 4}}, nil)
+	s, _ := newRollout(tr).sample(0, advantage.Credit{RL: true, Tokens: []float32{1, 2, 3, 4}}, nil, new(memory))
 	if got, want := s.Advantages.Values(), []float32{0, 0, 1, 2, 0, 0, 3, 0, 4}; !slices.Equal(got, want) {
 		t.Errorf("advantages %v, want %v", got, want)
 	}

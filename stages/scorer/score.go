@@ -14,7 +14,7 @@ import (
 //
 // A sample without a token in any loss is never sent. Whether one is sent of which every advantage and every weight is
 // zero is up to the filter zero_advantage alone.
-func (r *rules) score(traces []*schemas.Trace, sg *schemas.SampleGroup, averages advantage.Averages) {
+func (r *rules) score(traces []*schemas.Trace, sg *schemas.SampleGroup, averages advantage.Averages, m *memory) {
 	group := advantage.Group{Env: sg.Env, Averages: averages}
 	rollouts := make([]*rollout, len(traces)) // nil for one that failed
 	missing := 0
@@ -34,7 +34,7 @@ func (r *rules) score(traces []*schemas.Trace, sg *schemas.SampleGroup, averages
 			continue
 		}
 		for b := range ro.branches {
-			s, path := ro.sample(b, credits[ro.branches[b].member], r.EchoRoles)
+			s, path := ro.sample(b, credits[ro.branches[b].member], r.EchoRoles, m)
 			if s == nil {
 				continue
 			}

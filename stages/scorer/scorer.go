@@ -42,6 +42,7 @@ type Core struct {
 	decided               idset.Set         // of group id div partitions
 	averages              advantage.Averages
 	groups                map[int64]*group
+	memory                *memory
 	late, second, refills int64 // Counts
 }
 
@@ -58,7 +59,7 @@ func New(run pipeline.RunConfig, cfg Config, maxAttempts int) func(partition int
 		}
 		c := &Core{
 			partition: int64(partition), partitions: int64(run.TracePartitions), maxAttempts: maxAttempts,
-			rules: rules, decided: decided, averages: averages, groups: map[int64]*group{},
+			rules: rules, decided: decided, averages: averages, groups: map[int64]*group{}, memory: new(memory),
 		}
 		for _, r := range rules {
 			c.byID = c.byID || r.needs.Order && run.Ordered()
@@ -146,7 +147,8 @@ func (c *Core) decide(g *group, traces []*schemas.Trace, out *pipeline.Out) {
 		}
 	}
 	if sg.Reason == "" {
-		rules.score(traces, sg, c.averages)
+		c.memory = c.memory.lend(sg)
+		rules.score(traces, sg, c.averages, c.memory)
 	}
 	out.Emit(pipeline.TopicSamples, sg)
 	for _, ref := range g.refs {

@@ -17,7 +17,7 @@ type source map[string]any
 func newSource(t testing.TB) source {
 	t.Helper()
 	vocab := map[string]any{"he": 256, "ll": 257, "hell": 258, "hello": 259}
-	for b, r := range byteRunes() {
+	for b, r := range ByteRunes() {
 		vocab[string(r)] = b
 	}
 	added := func(id int, name string, special bool) map[string]any {
@@ -334,7 +334,7 @@ func learn(s source, text string, most int) {
 		counts[text[:n]]++
 		text = text[n:]
 	}
-	runes := byteRunes()
+	runes := ByteRunes()
 	words := map[string][]string{}
 	for word := range counts {
 		for i := range len(word) {

@@ -25,7 +25,7 @@ func (t *Tokenizer) setModel(m model) error {
 		return fmt.Errorf("BPE with end_of_word_suffix %q is not supported", *m.EndOfWordSuffix)
 	}
 	toByte := map[rune]byte{}
-	for b, r := range byteRunes() {
+	for b, r := range ByteRunes() {
 		toByte[r] = byte(b)
 		id, ok := m.Vocab[string(r)]
 		if !ok {
@@ -133,8 +133,8 @@ func (t *Tokenizer) setMerges(m model) error {
 	return nil
 }
 
-// byteRunes is GPT-2's printable character for each byte.
-func byteRunes() [256]rune {
+// ByteRunes is GPT-2's printable character for each byte.
+func ByteRunes() [256]rune {
 	var out [256]rune
 	next := rune(256)
 	for b := range out {

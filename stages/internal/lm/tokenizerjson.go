@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+
+	"github.com/prl-project/prl/stages/internal/bpe"
 )
 
 // chatTemplate renders as RenderMessage and GenerationPrompt do.
@@ -44,7 +46,7 @@ func (t *Tokenizer) MarshalJSON() ([]byte, error) {
 		vocab[s] = int32(id)
 	}
 	if len(t.alphabet) == 0 {
-		for b, r := range byteRunes() {
+		for b, r := range bpe.ByteRunes() {
 			vocab[string(r)] = numSpecial + int32(b)
 		}
 		byteLevel := map[string]any{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}
@@ -102,19 +104,4 @@ func ParseTokenizer(data []byte) (*Tokenizer, error) {
 		return nil, errors.New("parse tokenizer.json: it is not a character- or byte-level tokenizer as this program writes them")
 	}
 	return t, nil
-}
-
-// byteRunes is GPT-2's printable character for each byte.
-func byteRunes() [256]rune {
-	var out [256]rune
-	next := rune(256)
-	for b := range out {
-		if (b >= '!' && b <= '~') || (b >= 0xA1 && b <= 0xAC) || (b >= 0xAE && b <= 0xFF) {
-			out[b] = rune(b)
-			continue
-		}
-		out[b] = next
-		next++
-	}
-	return out
 }
