@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 const output = `goos: linux
@@ -57,6 +58,16 @@ func TestRatios(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, &out)
 		}
+	}
+}
+
+// A run of some sections leaves the figures of all of them, and more repetitions get more time.
+func TestPartsAndRepetitions(t *testing.T) {
+	if all, some := file(nil), file([]string{"codec", "packer"}); all != ".cache/bench.json" || some != ".cache/bench-codec-packer.json" {
+		t.Errorf("figures go to %s and %s", all, some)
+	}
+	if once, thrice := limit(1), limit(3); once < 10*time.Minute || thrice != 3*once {
+		t.Errorf("limits %v and %v", once, thrice)
 	}
 }
 

@@ -22,9 +22,9 @@ import (
 
 type flags struct {
 	Only   []string `help:"Sections to measure: ${sections}." placeholder:"SECTION,…"`
-	JSON   string   `default:".cache/bench.json" help:"File for the figures, beside the table." placeholder:"FILE"`
+	JSON   string   `help:"File for the figures, beside the table (.cache/bench.json; with --only .cache/bench-SECTION-….json)." placeholder:"FILE"`
 	Before string   `help:"Figures of an earlier run to compare with." type:"existingfile" placeholder:"FILE"`
-	Count  int      `default:"1" help:"How often each benchmark runs; the median counts."`
+	Count  int      `default:"1" help:"How often each benchmark runs (1); the median counts. Once takes some ten minutes." placeholder:"N"`
 }
 
 func main() {
@@ -40,9 +40,20 @@ func main() {
 			k.Fatalf("no section %q: there are %s", name, strings.Join(names, ", "))
 		}
 	}
+	if f.Count < 1 {
+		k.Fatalf("--count %d: at least once", f.Count)
+	}
+	if f.JSON == "" {
+		f.JSON = file(f.Only)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	k.FatalIfErrorf(all(ctx, f))
+}
+
+// file is where the figures go. Those of some sections leave the file of all of them alone.
+func file(only []string) string {
+	return filepath.Join(".cache", strings.Join(append([]string{"bench"}, only...), "-")+".json")
 }
 
 // all measures what was asked for, and writes table and JSON of what there is, also where a part failed.

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/perf/benchfmt"
 )
 
-// limit ends a run of benchmarks that hangs.
-const limit = 10 * time.Minute
+// limit ends a run of benchmarks that hangs. It grows with the number of times each is to run.
+func limit(count int) time.Duration { return time.Duration(count) * 10 * time.Minute }
 
 // Values are what benchmarks reported: by benchmark and unit, one for each time it ran.
 type values map[string]map[string][]float64
@@ -38,7 +38,7 @@ func (v values) median(bench, unit string) (float64, bool) {
 
 // measure runs the benchmarks of a run count times. A benchmark that was skipped has no values, and its reason is in skips.
 func measure(ctx context.Context, r run, count int) (v values, skips []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, limit(count)+time.Minute) // go test says more of what hangs, and compiles before
 	defer cancel()
 	var names []string
 	for _, f := range r.figures {
@@ -49,7 +49,7 @@ func measure(ctx context.Context, r run, count int) (v values, skips []string, e
 		}
 	}
 	cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "^Benchmark("+strings.Join(names, "|")+")$", "-benchmem", "-v",
-		"-benchtime", r.benchtime, "-count", fmt.Sprint(count), "-timeout", limit.String(), "./"+r.pkg)
+		"-benchtime", r.benchtime, "-count", fmt.Sprint(count), "-timeout", limit(count).String(), "./"+r.pkg)
 	var out, problems bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &problems
 	err = cmd.Run()

@@ -45,7 +45,7 @@ func scaleFigures() (all []figure) {
 			if n > 1 {
 				f.goal = ratioAtMost(1.25)
 			}
-			all = append(all, f)
+			all = append(all, f, figure{name: fmt.Sprintf("%s × %d, CPU of each to start and get warm", stage, n), bench: bench, unit: "once-cpu-ms/process"})
 		}
 	}
 	for _, s := range shapes {

@@ -7,7 +7,10 @@ var scorer = section{name: "scorer", title: "Scorer core: groups of 8 rollouts o
 			{name: "trace → samples", bench: "Samples", unit: "allocs/op"},
 		},
 		append(groups("grpo", "grpo_length_penalty", "max_rl", "rloo", "rae", "hierarchical_grpo", "opd", "opsd", "sft", "echo", "all_filters"),
-			figure{name: "grpo, from bytes to bytes", bench: "GroupBytes", unit: "groups/s"})...),
+			figure{name: "grpo, from bytes to bytes", bench: "GroupBytes/12x256", unit: "groups/s"},
+			figure{name: "grpo, from bytes to bytes", bench: "GroupBytes/12x256", unit: "cpu-µs/group"},
+			figure{name: "grpo, from bytes to bytes, rollouts of 65,520 tokens", bench: "GroupBytes/12x5460", unit: "groups/s"},
+			figure{name: "grpo, from bytes to bytes, rollouts of 65,520 tokens", bench: "GroupBytes/12x5460", unit: "cpu-µs/group"})...),
 }}}
 
 // groups are the figures of algorithms: traces in, a SampleGroup out.

@@ -190,7 +190,8 @@ func (p *pool) oldest() (oldest *job, slots int) {
 func (p *pool) take(j *job, slots int) {
 	q := j.queue
 	q.waiting[j.crashes] = q.waiting[j.crashes][1:]
-	j.phase, j.core.dirty, j.slots = granted, true, slots
+	j.phase, j.slots = granted, slots
+	j.relist()
 	p.used += slots
 	p.party.Take(slots)
 	q.used += slots
@@ -234,7 +235,8 @@ func (b *budget) revoke() {
 			for j := range p.jobs {
 				if j.queue == q && j.phase == granted {
 					p.release(j)
-					j.phase, j.core.dirty = waiting, true // so that it is listed as not started
+					j.phase = waiting
+					j.relist() // as not started
 					q.push(j)
 				}
 			}

@@ -230,7 +230,8 @@ func BenchmarkServer(b *testing.B) {
 	}
 }
 
-// BenchmarkBroker is what the broker takes for the same: the tasks are written and read, and traces of the same bytes are written.
+// BenchmarkBroker is what the broker takes for the same: the tasks are written and read, and traces of the same bytes are written, all
+// at once as a server does it.
 func BenchmarkBroker(b *testing.B) {
 	for _, tr := range trials(b) {
 		b.Run(tr.name, func(b *testing.B) {
@@ -249,11 +250,27 @@ func BenchmarkBroker(b *testing.B) {
 					b.Fatal(err)
 				}
 				spent(b, benchRollouts, func() {
-					h.write(b, tasks)
-					for read := 0; read < len(tasks); {
-						recs := in.PollFetches(b.Context()).Records()
-						h.write(b, traces[read:][:len(recs)])
-						read += len(recs)
+					var failed atomic.Pointer[error]
+					produce := func(recs []*kgo.Record) {
+						for _, r := range recs {
+							h.cl.Produce(b.Context(), r, func(_ *kgo.Record, err error) {
+								if err != nil {
+									failed.Store(&err)
+								}
+							})
+						}
+					}
+					produce(tasks)
+					for read := 0; read < len(tasks) && failed.Load() == nil; {
+						n := len(in.PollFetches(b.Context()).Records())
+						produce(traces[read:][:n])
+						read += n
+					}
+					if err := h.cl.Flush(b.Context()); err != nil {
+						b.Fatal(err)
+					}
+					if err := failed.Load(); err != nil {
+						b.Fatal(*err)
 					}
 				})
 				in.Close()

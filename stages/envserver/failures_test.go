@@ -2,14 +2,19 @@ package envserver
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"log/slog"
+	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/pipeline/logs"
 	"github.com/prl-project/prl/schemas"
+	"github.com/prl-project/prl/stages/inference"
 )
 
 // TestFailuresAreLoggedInTheirEnvsName logs what environments fail at: the first of a second for all to see, every one at debug.
@@ -38,5 +43,39 @@ func TestFailuresAreLoggedInTheirEnvsName(t *testing.T) {
 	}
 	if n := strings.Count(all.String(), "traceback="); n != 4 {
 		t.Errorf("%d tracebacks of 4 failures:\n%s", n, all.String())
+	}
+}
+
+// TestStopIsNoNews lets model calls fail, as they do when the model's server has heard of a stop: where this server hears of it, too,
+// before it asks again, nobody is told, and the rollout begins anew.
+func TestStopIsNoNews(t *testing.T) {
+	const some = -1
+	gone := &inference.Error{Status: http.StatusServiceUnavailable, Code: inference.CodeStopping, Message: "the server stops"}
+	for _, c := range []struct {
+		name  string
+		err   error
+		stops time.Duration // after the call; 0 for never
+		told  int
+		begun bool // anew
+	}{
+		{"nobody stops", gone, 0, 7, false},
+		{"stops with it", gone, time.Millisecond, 0, true},
+		{"stops later", gone, time.Second, some, true},
+		{"never to be answered", &inference.Error{Status: http.StatusBadRequest, Code: inference.CodeInvalid}, 0, 1, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				called := time.Now()
+				told := 0
+				ask := caller{retries: 6, warn: func(string, error) { told++ }, stops: func() bool { return c.stops > 0 && time.Since(called) >= c.stops }}
+				ask.model = &model{answer: func(context.Context, int, inference.Request) (inference.Completion, error) {
+					return inference.Completion{}, c.err
+				}}
+				_, err := ask.generate(t.Context(), inference.Request{MaxTokens: 1})
+				if told != c.told && (c.told != some || told == 0) || errors.Is(err, errStopped) != c.begun {
+					t.Errorf("told %d times, and the error is %v", told, err)
+				}
+			})
+		})
 	}
 }

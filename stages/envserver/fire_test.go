@@ -75,6 +75,12 @@ type fighter struct {
 // serve starts a server whose model takes so long for an answer.
 func (f *field) serve(instance string, leave bool, slots int, takes time.Duration) *fighter {
 	f.Helper()
+	return f.serveTimed(instance, leave, slots, func(inference.Request) time.Duration { return takes })
+}
+
+// serveTimed starts a server whose model is asked how long it takes for an answer.
+func (f *field) serveTimed(instance string, leave bool, slots int, takes func(inference.Request) time.Duration) *fighter {
+	f.Helper()
 	rt := f.runtime(instance, nil)
 	rt.Leave, rt.Registry = leave, prometheus.NewRegistry()
 	tok := tokenizer(f)
@@ -82,7 +88,7 @@ func (f *field) serve(instance string, leave bool, slots int, takes time.Duratio
 		select {
 		case <-ctx.Done():
 			return inference.Completion{}, ctx.Err()
-		case <-time.After(takes):
+		case <-time.After(takes(r)):
 			return spoken(tok, "hi", r), nil
 		}
 	}}

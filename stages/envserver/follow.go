@@ -87,6 +87,9 @@ func (s *Server) policy(ctx context.Context, r schemas.Record) error {
 		}
 		s.pool.mu.Lock()
 		s.pool.open, s.ready = true, true
+		for _, q := range s.pool.queues {
+			q.stir()
+		}
 		s.pool.mu.Unlock()
 	}
 	return nil

@@ -35,8 +35,17 @@ type caller struct {
 	model   Directory
 	retries int
 	timeout time.Duration                  // of one try; 0 for none
-	warn    func(policy string, err error) // hears of every try that failed; nil for nobody
+	warn    func(policy string, err error) // hears of every try that failed, but while the server stops; nil for nobody
 	stops   func() bool                    // the server stops; nil for never
+}
+
+func (c caller) stopping() bool { return c.stops != nil && c.stops() }
+
+// failed says that a try did. While this server stops that is no news.
+func (c caller) failed(policy string, err error) {
+	if c.warn != nil && !c.stopping() {
+		c.warn(policy, err)
+	}
 }
 
 // warnEvery is how often failing model calls are logged.
@@ -102,6 +111,7 @@ func (c caller) probe(ctx context.Context, p inference.Probe) ([]float32, error)
 // again calls once until it succeeds, the retries are used up, or ctx ends. If ctx ended before any try had failed by
 // itself, the error is context.Cause(ctx); so a model that is slow is told from one that is broken. A model that is gone is
 // not waited for while this server stops, since often both stop together: the error is errStopped, and the rollout begins anew.
+// The model's server may hear of a stop first, so that a failure is news only when this one still works after the pause.
 func again[T any](ctx context.Context, c caller, policy string, once func(context.Context) (T, error)) (T, error) {
 	var none T
 	pause := backoff.NewExponentialBackOff()
@@ -117,19 +127,18 @@ func again[T any](ctx context.Context, c caller, policy string, once func(contex
 			break
 		}
 		failed, tries = err, tries+1
-		if c.warn != nil {
-			c.warn(policy, err)
-		}
-		if gone(err) && c.stops != nil && c.stops() {
+		if gone(err) && c.stopping() {
 			return none, errStopped
 		}
 		if permanent(err) || tries > c.retries {
+			c.failed(policy, err)
 			break
 		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause.NextBackOff()):
 		}
+		c.failed(policy, err)
 	}
 	if failed == nil {
 		return none, context.Cause(ctx)

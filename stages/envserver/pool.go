@@ -199,6 +199,13 @@ func (p *pool) end(j *job, traces []*schemas.Trace) {
 		j.phase = done
 		j.core.ended = append(j.core.ended, j)
 	}
+	j.queue.stir() // its slots are for another
+}
+
+// relist says that a job is to be listed otherwise than it is, under the mutex.
+func (j *job) relist() {
+	j.core.dirty = true
+	j.queue.stir()
 }
 
 // rest says that a job needs nothing more, under the mutex.
@@ -223,7 +230,8 @@ func (p *pool) drain(ctx context.Context) {
 	for j := range p.jobs {
 		if j.phase == granted {
 			p.release(j)
-			j.phase, j.core.dirty = dropped, true
+			j.phase = dropped
+			j.relist() // as not started
 			p.forget(j)
 		}
 	}

@@ -19,13 +19,30 @@ type queue struct {
 	party   *fair.Party // of the room
 	moved   time.Time   // when its shell moved last
 	waiting [][]*job    // in order of arrival, by number of crashes
+	wake    chan struct{}
+}
+
+// stir wakes the shell of the queue: it has something to do before its next tick.
+func (q *queue) stir() {
+	select {
+	case q.wake <- struct{}{}:
+	default: // it is woken already
+	}
+}
+
+// wakes is where the shell of an environment is woken.
+func (p *pool) wakes(env string) <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.queue(env).wake
 }
 
 // queue is that of an environment, under the mutex.
 func (p *pool) queue(env string) *queue {
 	q := p.queues[env]
 	if q == nil {
-		q = &queue{pool: p, key: p.same[env], party: fair.NewParty(p.party.Share()), moved: p.now, waiting: make([][]*job, len(p.crashing))}
+		q = &queue{pool: p, key: p.same[env], party: fair.NewParty(p.party.Share()), moved: p.now, waiting: make([][]*job, len(p.crashing)),
+			wake: make(chan struct{}, 1)}
 		q.room = p.rooms[q.key]
 		if q.room == nil {
 			q.room = &room{}
@@ -116,7 +133,13 @@ func (p *pool) hasRoom(env string, n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := p.queue(env).room
+	more := n > r.most
 	r.limited, r.most = true, max(n, 0)
+	for _, q := range r.queues {
+		if more {
+			q.stir()
+		}
+	}
 }
 
 // concurrency is how many rollouts of an environment may run at once.
@@ -134,6 +157,7 @@ func (p *pool) putBack(j *job) {
 	defer p.mu.Unlock()
 	j.cancel(nil)
 	p.release(j)
+	j.queue.stir()
 	p.rest()
 	if !p.stopping {
 		j.queue.room.most = min(j.queue.room.most, j.queue.room.used)
@@ -145,7 +169,8 @@ func (p *pool) putBack(j *job) {
 		p.forget(j)
 		return
 	}
-	j.phase, j.start, j.core.dirty = waiting, -1, true // so that it is listed as not started
+	j.phase, j.start = waiting, -1
+	j.relist() // as not started
 	j.queue.push(j)
 }
 

@@ -2,36 +2,43 @@ package flowbench
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/schemas"
 )
 
 // BenchmarkHop lets one stage after the other work off a topic that was filled before: the scorer traces, the packer the scorer's
-// SampleGroups, the null learner's trainer the packer's MicroBatches. Joining the group is not counted: the clock starts with the
-// first that comes out.
+// SampleGroups, the null learner's trainer the packer's MicroBatches.
 //
 // raw moves the same bytes with neither transactions nor records to decode: a plain consumer reads what the stage reads, and
 // meanwhile a plain producer writes what the stage writes, tensors that the stage moved to the blob store included.
+//
+// Both clocks start when the first records are asked for, so that neither has fetched ahead by then, and joining a group counts for
+// neither. The stage's ends when its last transaction is over, raw's when all is read and all that it writes is acknowledged.
 func BenchmarkHop(b *testing.B) {
 	eachBroker(b, func(b *testing.B, brokers []string) {
 		for _, s := range []shape{usual, long} {
 			b.Run(s.name, func(b *testing.B) {
-				w := newWorld(b, brokers, s, 0)
+				clock := &stopwatch{}
+				w := newWorld(b, brokers, s, 0, clock)
 				w.fill()
 				in := pipeline.TopicTraces
+				w.move(in, w.copies(in)) // a broker that has just started would be slow for the first stage alone
 				for _, hop := range []struct{ stage, out string }{
 					{"scorer", pipeline.TopicSamples}, {"packer", pipeline.TopicBatches}, {"trainer", pipeline.TopicPolicies},
 				} {
+					clock.reset()
 					before := processorTime(b)
-					w.workOff(hop.stage)
+					end := w.workOff(hop.stage)
 					took := processorTime(b) - before
-					r := w.rate(hop.out)
+					r := float64(s.rollouts()) / end.Sub(clock.started(b)).Seconds()
 					raw := w.move(in, w.copies(hop.out))
 					b.Run(hop.stage, func(b *testing.B) {
 						b.ReportMetric(r, "rollouts/s")
@@ -100,8 +107,40 @@ func (w *world) trace(group int64, index int) *schemas.Trace {
 	return t
 }
 
-// workOff runs a stage until nothing is left for it.
-func (w *world) workOff(stage string) {
+// A stopwatch is started by the first request that fetches records.
+type stopwatch struct {
+	mu    sync.Mutex
+	start time.Time
+}
+
+// OnBrokerE2E implements kgo.HookBrokerE2E.
+func (s *stopwatch) OnBrokerE2E(_ kgo.BrokerMetadata, key int16, e kgo.BrokerE2E) {
+	const records = 64 << 10 // bytes: what a stage reads of others' states and versions before has fewer
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if kmsg.Key(key) == kmsg.Fetch && e.BytesRead >= records && s.start.IsZero() {
+		s.start = time.Now().Add(-e.DurationE2E())
+	}
+}
+
+func (s *stopwatch) reset() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.start = time.Time{}
+}
+
+func (s *stopwatch) started(t testing.TB) time.Time {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.start.IsZero() {
+		t.Fatal("no records were fetched")
+	}
+	return s.start
+}
+
+// workOff runs a stage until nothing is left for it, and says when that was.
+func (w *world) workOff(stage string) (end time.Time) {
 	w.Helper()
 	ctx, cancel := context.WithTimeout(w.Context(), deadline)
 	defer cancel()
@@ -112,18 +151,23 @@ func (w *world) workOff(stage string) {
 	go func() { done <- r.Run(work) }()
 	for topic := map[string]string{"scorer": pipeline.TopicSamples, "packer": pipeline.TopicOutcomes}[stage]; topic != ""; {
 		if w.emitted(stage, topic) == w.rollouts()/groupSize { // one for each group
+			end = time.Now()
 			stop()
 			break
 		}
 		select {
 		case err := <-done:
 			w.Fatalf("%s ended: %v", stage, err)
-		case <-time.After(5 * time.Millisecond):
+		case <-time.After(time.Millisecond):
 		}
 	}
-	if err := <-done; err != nil || ctx.Err() != nil { // the trainer ends by itself
+	if err := <-done; err != nil || ctx.Err() != nil {
 		w.Fatal(err, ctx.Err())
 	}
+	if end.IsZero() { // the trainer ends by itself
+		end = time.Now()
+	}
+	return end
 }
 
 // emitted is how many records a stage has committed to a topic.
@@ -134,31 +178,6 @@ func (w *world) emitted(stage, topic string) int {
 		w.Fatal(err)
 	}
 	return int(m.GetCounter().GetValue())
-}
-
-// rate is the rollouts a second of which records came out on a topic of one partition, from the end of the first transaction to
-// that of the last, by the times at which records were written.
-func (w *world) rate(topic string) float64 {
-	w.Helper()
-	var first, last time.Time // the last record of the first transaction, and of all
-	n, behind := 0, 0
-	w.readAll(func(_ string, r *kgo.Record) {
-		switch {
-		case r.Attrs.IsControl() && first.IsZero():
-			first = last
-		case r.Attrs.IsControl():
-		default:
-			last = r.Timestamp
-			n++
-			if !first.IsZero() {
-				behind++
-			}
-		}
-	}, topic)
-	if behind == 0 {
-		w.Fatalf("all of %s was written in one transaction", topic)
-	}
-	return float64(w.rollouts()) * float64(behind) / float64(n) / last.Sub(first).Seconds()
 }
 
 // copies are the records of a topic as they would be without a blob store.

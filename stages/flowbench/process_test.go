@@ -9,11 +9,12 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/stages"
@@ -24,11 +25,13 @@ import (
 // processVariable says what a process of a stage is to be.
 const processVariable = "PRL_TEST_STAGE"
 
-// A spec is what a process has to know. Its shape is one of those there are.
+// A spec is what a process has to know: a world's settings, with a shape that is one of those there are, or those of an old run.
 type spec struct {
 	Stage, Instance, Run, Dir, Shape, Share string
 	Permits                                 int
 	Brokers                                 []string
+	Sets                                    []string // of an old run
+	Tasks                                   int64    // that it reads before it is ready
 }
 
 func (w *scaled) spec(instance string) spec {
@@ -54,19 +57,19 @@ func beProcess(text string) error {
 	if err := json.Unmarshal([]byte(text), &what); err != nil {
 		return err
 	}
-	s := usual
-	if what.Shape == long.name {
-		s = long
+	fmt.Println("began")
+	cfg, err := what.config()
+	if err != nil {
+		return err
 	}
-	cfg := settings(s, what.Dir, what.Run, what.Permits)
-	cfg.Sink.Share, cfg.Sink.MaxBytes, cfg.Sink.MaxAge = what.Share, 16<<20, pipeline.Duration(500*time.Millisecond)
 	app, err := stages.NewApp(cfg, what.Brokers, what.Instance, slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
 	if err != nil {
 		return err
 	}
 	defer app.Close()
-	app.Serve = []string{drillName}
-	r, ready, err := what.runner(app, s)
+	var count fetched
+	app.Runtime.Options = []kgo.Opt{kgo.WithHooks(&count)}
+	r, ready, err := what.runner(app)
 	if err != nil {
 		return err
 	}
@@ -74,11 +77,11 @@ func beProcess(text string) error {
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
-	for !app.Runtime.Health.Ready(ready) {
+	for !app.Runtime.Health.Ready(ready) || count.tasks.Load() < what.Tasks {
 		select {
 		case err := <-done:
 			return fmt.Errorf("the %s ended before it was ready: %w", what.Stage, err)
-		case <-time.After(5 * time.Millisecond):
+		case <-time.After(2 * time.Millisecond):
 		}
 	}
 	fmt.Println("ready")
@@ -96,7 +99,7 @@ func beProcess(text string) error {
 				cancel()
 				return <-done
 			}
-			fmt.Println(cpuSeconds())
+			fmt.Println(cpuSeconds(), count.records.Load(), count.bytes.Load())
 		case err := <-ended:
 			done <- err
 			ended = nil
@@ -105,9 +108,30 @@ func beProcess(text string) error {
 	}
 }
 
-// runner is a stage as the binary makes it, but for the environment server, which plays the drill. ready is the name of its health.
-func (what spec) runner(app *stages.App, s shape) (r stages.Runner, ready string, err error) {
-	if what.Stage == "envserver" {
+func (what spec) config() (*stages.Config, error) {
+	if what.Sets != nil {
+		return oldConfig(what.Sets)
+	}
+	cfg := settings(what.shape(), what.Dir, what.Run, what.Permits)
+	cfg.Sink.Share, cfg.Sink.MaxBytes, cfg.Sink.MaxAge = what.Share, 16<<20, pipeline.Duration(500*time.Millisecond)
+	return cfg, nil
+}
+
+func (what spec) shape() shape {
+	if what.Shape == long.name {
+		return long
+	}
+	return usual
+}
+
+// runner is a stage as the binary makes it, but for the environment server of a world, which plays the drill. ready is the name of its
+// health.
+func (what spec) runner(app *stages.App) (r stages.Runner, ready string, err error) {
+	app.Serve = []string{drillName}
+	if what.Sets != nil {
+		app.Serve = []string{"catch"}
+	} else if what.Stage == "envserver" {
+		s := what.shape()
 		played := map[string]env.Environment{drillName: &drill{s, nil}}
 		r, err = envserver.New(app.Runtime.For("envserver"), app.Config.EnvServer, played, parrot{s}, nil)
 		return r, "envserver." + drillName, err
@@ -117,7 +141,7 @@ func (what spec) runner(app *stages.App, s shape) (r stages.Runner, ready string
 		return nil, "", err
 	}
 	r, err = app.Make(row)
-	return r, what.Stage, err
+	return r, healthName(what.Stage), err
 }
 
 // cpuSeconds is what this process has taken.
@@ -190,16 +214,34 @@ func (p *process) expect(b *testing.B, line string) {
 	}
 }
 
-func (p *process) usage(b *testing.B) float64 {
+// A usage is what a process has taken: seconds of CPU, and records with so many bytes.
+type usage struct {
+	seconds        float64
+	records, bytes int64
+}
+
+func (p *process) usage(b *testing.B) (u usage) {
 	b.Helper()
 	if _, err := fmt.Fprintln(p.in, "usage"); err != nil {
 		b.Fatal(err)
 	}
-	seconds, err := strconv.ParseFloat(p.says(b), 64)
-	if err != nil {
+	said := p.says(b)
+	if _, err := fmt.Sscan(said, &u.seconds, &u.records, &u.bytes); err != nil {
+		b.Fatalf("%q: %v", said, err)
+	}
+	return u
+}
+
+// kill ends the process as a machine that fails does.
+func (p *process) kill(b *testing.B) {
+	b.Helper()
+	if err := p.cmd.Process.Kill(); err != nil {
 		b.Fatal(err)
 	}
-	return seconds
+	<-p.done
+	if status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGKILL {
+		b.Fatalf("the process was to be killed, and ended with %v\n%s", p.cmd.ProcessState, p.log.String())
+	}
 }
 
 // stop ends the process in order.

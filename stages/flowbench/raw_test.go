@@ -30,7 +30,7 @@ func processorTime(t testing.TB) time.Duration {
 }
 
 // move reads topic to its end while it writes records to a topic of its own, with the clients that the stages have: compressed as
-// theirs are, acknowledged by all replicas, idempotent, without transactions.
+// theirs are, acknowledged by all replicas, idempotent, without transactions. Both are connected when the clock starts.
 func (w *world) move(topic string, out []*kgo.Record) moved {
 	w.Helper()
 	ctx, cancel := context.WithTimeout(w.Context(), deadline)
@@ -50,9 +50,12 @@ func (w *world) move(topic string, out []*kgo.Record) moved {
 	if err := producer.ProduceSync(ctx, &kgo.Record{Topic: to}).FirstErr(); err != nil {
 		w.Fatal(err)
 	}
+	consumer := w.client(kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())
+	if err := consumer.Ping(ctx); err != nil {
+		w.Fatal(err)
+	}
 	began, before := time.Now(), processorTime(w)
-	consumer := w.client(kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(),
-		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{w.rt.TopicName(topic): in}))
+	consumer.AddConsumePartitions(map[string]map[int32]kgo.Offset{w.rt.TopicName(topic): in})
 	bytes := 0
 	written := make(chan error, 1)
 	go func() { written <- produceAll(ctx, producer, to, out) }()

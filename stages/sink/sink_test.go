@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -256,6 +257,49 @@ func TestSink_RollsWhileItRuns(t *testing.T) {
 			eventually(t, func() bool { return len(points(t, dir)) == 3 })
 			if err := stop(); err != nil {
 				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// A stop keeps to the limits while it reads what there is still: of memory, and of a file.
+func TestSink_DrainsWithinItsLimits(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"rows":     func(c *Config) { c.MaxRows = 1000 },
+		"bytes":    func(c *Config) { c.MaxBytes = 1000 },
+		"buffered": func(c *Config) { c.MaxBytes, c.MaxBufferedBytes = 1000, 1000 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			rt, dir := newRun(t), t.TempDir()
+			const n = 3 * pollRecords
+			cl := client(t, rt)
+			for i := range n {
+				rec, err := rt.Encode(t.Context(), pipeline.Emission{Topic: pipeline.TopicMetrics, Value: &schemas.MetricPoint{Name: fmt.Sprint(i)}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				cl.Produce(t.Context(), rec, func(_ *kgo.Record, err error) {
+					if err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			if err := cl.Flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			cfg := config(dir)
+			change(&cfg)
+			runToEnd(t, rt, cfg)
+			files, err := OpenFiles(dir, pipeline.TopicMetrics)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if end := files.Spans[0].End; end != n {
+				t.Errorf("the files go to %d, want %d", end, n)
+			}
+			all, err := filepath.Glob(filepath.Join(dir, pipeline.TopicMetrics, pipeline.TopicMetrics+"-*.parquet"))
+			if err != nil || len(all) < n/pollRecords {
+				t.Errorf("%d files, %v: more was in memory at once than a poll gives", len(all), err)
 			}
 		})
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -83,7 +84,8 @@ func (r *reader) lost(topic string, partition int32, cause error) error {
 	return pipeline.Fatal("%s/%d: the files go to offset %d, the topic ends at %d: the broker has lost records: %w", topic, partition, at-1, end.Offset, cause)
 }
 
-// drain reads to where the topics end now and writes everything. At the deadline it writes what it has.
+// drain reads to where the topics end now and writes everything, in files and with memory within the limits, as ever. At the
+// deadline it writes what it has.
 func (r *reader) drain(ctx context.Context) error {
 	if err := r.discover(ctx); err != nil {
 		return err
@@ -95,6 +97,9 @@ func (r *reader) drain(ctx context.Context) error {
 	for {
 		for ctx.Err() == nil && r.missing(ends) > 0 {
 			if err := r.poll(ctx, pollWait); err != nil {
+				return err
+			}
+			if _, err := r.flush(ctx, r.due(time.Now())); err != nil {
 				return err
 			}
 		}

@@ -1,12 +1,14 @@
 package trainer
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"io"
 	"os"
+	"time"
 
 	"github.com/prl-project/prl/schemas"
 	"github.com/prl-project/prl/stages/internal/weights"
@@ -15,10 +17,7 @@ import (
 // store puts what a version names into the blob store: its model's files, its checkpoint, and its weights as a whole, as
 // the tensors that changed, or as an adapter.
 func (t *Trainer) store(ctx context.Context, v *made) (err error) {
-	if v.Config, err = t.rt.Blobs.Put(ctx, modelPrefix, v.config); err != nil {
-		return err
-	}
-	if v.Tokenizer, err = t.rt.Blobs.Put(ctx, modelPrefix, v.tokenizer); err != nil {
+	if err := t.storeFiles(ctx, v); err != nil {
 		return err
 	}
 	if v.checkpoint {
@@ -42,6 +41,34 @@ func (t *Trainer) store(ctx context.Context, v *made) (err error) {
 		return err
 	}
 	t.stored = stored{v.Version, v.Weights.SHA256}
+	return nil
+}
+
+// filesAnew is how long the model's files are taken to be in the blob store, since they are the same for every version: to look costs
+// reading them. Clean-up leaves younger ones alone that nothing names.
+const filesAnew = time.Minute
+
+// modelFiles are what was stored of a model, and when.
+type modelFiles struct {
+	config, tokenizer       []byte
+	configRef, tokenizerRef schemas.BlobRef
+	at                      time.Time
+}
+
+// storeFiles puts the model's config.json and tokenizer.json into the blob store, unless they have just been.
+func (t *Trainer) storeFiles(ctx context.Context, v *made) (err error) {
+	f := &t.files
+	if !bytes.Equal(f.config, v.config) || !bytes.Equal(f.tokenizer, v.tokenizer) || time.Since(f.at) > filesAnew {
+		now := modelFiles{config: v.config, tokenizer: v.tokenizer, at: time.Now()}
+		if now.configRef, err = t.rt.Blobs.Put(ctx, modelPrefix, v.config); err != nil {
+			return err
+		}
+		if now.tokenizerRef, err = t.rt.Blobs.Put(ctx, modelPrefix, v.tokenizer); err != nil {
+			return err
+		}
+		*f = now
+	}
+	v.Config, v.Tokenizer = f.configRef, f.tokenizerRef
 	return nil
 }
 

@@ -65,6 +65,7 @@ type Trainer struct {
 	learner Learner // nil, or it holds a version whole, that of number holds
 	holds   int64
 	stored  stored
+	files   modelFiles
 	first   *schemas.PolicyVersion // with which the run began
 	whole   string                 // a file with the weights stored last, where a delta of them may come
 	scratch *scratch

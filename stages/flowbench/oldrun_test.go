@@ -1,41 +1,35 @@
-package stages
+package flowbench
 
 import (
 	"bytes"
 	"compress/flate"
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"path/filepath"
-	"runtime"
+	"math/rand/v2"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/prl-project/prl/pipeline"
 	"github.com/prl-project/prl/schemas"
+	"github.com/prl-project/prl/stages"
 	"github.com/prl-project/prl/stages/emitter"
 	"github.com/prl-project/prl/stages/packer"
 	"github.com/prl-project/prl/stages/scorer"
-	"github.com/prl-project/prl/stages/sink"
 	"github.com/prl-project/prl/stages/trainer"
-	"github.com/prl-project/prl/stages/ui"
 )
 
 // An old run has a history of many decided groups, and some that are in flight.
 type oldRun struct {
 	testing.TB
-	cfg   *Config
+	cfg   *stages.Config
 	addrs []string
 	cl    *kgo.Client
-	app   *App // of the last stage that was started
 
 	emitting, scoring, packing pipeline.Core
 	now                        time.Time // of the emitter's core
@@ -48,10 +42,38 @@ type oldRun struct {
 	buffer   []*kgo.Record
 	buffered int
 	zero     *schemas.PolicyVersion
-	read     atomic.Int64  // records the stage has fetched
-	bytes    atomic.Int64  // in their values
-	tasks    atomic.Int64  // of these, tasks
 	age      time.Duration // of the records that are written
+	sets     []string      // what differs from theConfig
+	fetched  fetched       // by the stages in this process
+}
+
+// theConfig is what an old run is a run of, but for a few settings.
+const theConfig = "../../configs/ordered.toml"
+
+// oldConfig is the configuration of an old run.
+func oldConfig(sets []string) (*stages.Config, error) {
+	cfg := stages.DefaultConfig()
+	return cfg, pipeline.LoadConfig(theConfig, nil, sets, cfg)
+}
+
+// fetched counts what stages read.
+type fetched struct{ records, bytes, tasks atomic.Int64 }
+
+// OnFetchRecordUnbuffered hears of every record that a stage gets.
+func (f *fetched) OnFetchRecordUnbuffered(r *kgo.Record, polled bool) {
+	if polled {
+		f.records.Add(1)
+		f.bytes.Add(int64(len(r.Value)))
+		if strings.HasSuffix(r.Topic, pipeline.TopicTasks("catch")) {
+			f.tasks.Add(1)
+		}
+	}
+}
+
+func (f *fetched) reset() {
+	f.records.Store(0)
+	f.bytes.Store(0)
+	f.tasks.Store(0)
 }
 
 // A flight is what is in flight: groups of which the scorer waits for the second rollout, whose task the environment server
@@ -63,18 +85,14 @@ type flight struct {
 
 // newOldRun lets the cores of emitter, scorer and packer decide n groups of two rollouts, 32 groups a step, then puts others
 // in flight, and writes all that they and the others would have: every topic, the state records, the groups' commits.
-func newOldRun(t testing.TB, n int64, f flight) *oldRun {
+func newOldRun(t testing.TB, brokers []string, n int64, f flight) *oldRun {
 	t.Helper()
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(cluster.Close)
-	o := &oldRun{TB: t, addrs: cluster.ListenAddrs(), next: map[string]int64{}, open: map[string]map[int64]bool{}, kept: map[string]string{}, now: time.UnixMilli(1_700_000_000_000)}
-	o.cfg = DefaultConfig()
-	sets := []string{"dir=" + t.TempDir(), "run.name=old", "run.max_steps=1000000", "run.seq_len=4096", "run.max_async_level=1", "run.max_off_policy_steps=2", "run.batch_size=64",
-		"run.trace_partitions=1", "run.task_partitions=1", "envs.catch.group_size=2", "emitter.permits=128", "inference.listen=localhost:0", "ui.listen=localhost:0", "trainer.learner=null", "sink.max_age=10ms"}
-	if err := pipeline.LoadConfig("../configs/ordered.toml", nil, sets, o.cfg); err != nil {
+	o := &oldRun{TB: t, addrs: brokers, next: map[string]int64{}, open: map[string]map[int64]bool{}, kept: map[string]string{}, now: time.UnixMilli(1_700_000_000_000)}
+	o.sets = []string{"dir=" + t.TempDir(), fmt.Sprintf("run.name=old-%08x", rand.Uint32()), "run.max_steps=1000000", "run.seq_len=4096", "run.max_async_level=1", "run.max_off_policy_steps=2",
+		"run.batch_size=64", "run.trace_partitions=1", "run.task_partitions=1", "envs.catch.group_size=2", "emitter.permits=128", "inference.listen=localhost:0", "ui.listen=localhost:0",
+		"trainer.learner=null", "sink.max_age=10ms"}
+	var err error
+	if o.cfg, err = oldConfig(o.sets); err != nil {
 		t.Fatal(err)
 	}
 	app := o.newApp("writer")
@@ -94,30 +112,19 @@ func newOldRun(t testing.TB, n int64, f flight) *oldRun {
 	return o
 }
 
-func (o *oldRun) newApp(instance string) *App {
+func (o *oldRun) newApp(instance string) *stages.App {
 	o.Helper()
-	app, err := NewApp(o.cfg, o.addrs, instance, slog.New(slog.DiscardHandler))
+	app, err := stages.NewApp(o.cfg, o.addrs, instance, slog.New(slog.DiscardHandler))
 	if err != nil {
 		o.Fatal(err)
 	}
 	app.Serve = []string{"catch"}
-	app.Runtime.Options = []kgo.Opt{kgo.WithHooks(o)}
+	app.Runtime.Options = []kgo.Opt{kgo.WithHooks(&o.fetched)}
 	o.Cleanup(func() { _ = app.Close() }) // nothing is left in it
 	return app
 }
 
-// OnFetchRecordUnbuffered counts what the stages read.
-func (o *oldRun) OnFetchRecordUnbuffered(r *kgo.Record, polled bool) {
-	if polled {
-		o.read.Add(1)
-		o.bytes.Add(int64(len(r.Value)))
-		if strings.HasSuffix(r.Topic, pipeline.TopicTasks("catch")) {
-			o.tasks.Add(1)
-		}
-	}
-}
-
-func (o *oldRun) versionZero(app *App) *schemas.PolicyVersion {
+func (o *oldRun) versionZero(app *stages.App) *schemas.PolicyVersion {
 	o.Helper()
 	null, err := trainer.NewNull(o.cfg.Run, o.cfg.Model)
 	if err != nil {
@@ -298,6 +305,7 @@ func (o *oldRun) fly(f flight) {
 	o.Helper()
 	rollouts := 2 * int(f.scoring+f.packing)
 	o.cfg.Run.BatchSize, o.cfg.Emitter.Permits = max(o.cfg.Run.BatchSize, rollouts-2), max(o.cfg.Emitter.Permits, rollouts)
+	o.sets = append(o.sets, fmt.Sprintf("run.batch_size=%d", o.cfg.Run.BatchSize), fmt.Sprintf("emitter.permits=%d", o.cfg.Emitter.Permits))
 	o.build()
 	o.table(pipeline.TopicEnvs, theEnv)
 	o.table(pipeline.TopicPolicies, o.newest)
@@ -397,191 +405,4 @@ func (o *oldRun) unfinished(topic string) (low int64, deflated []byte) {
 		o.Fatal(err)
 	}
 	return low, b.Bytes()
-}
-
-// A restart is what a stage needed until it worked.
-type restart struct {
-	took  time.Duration
-	read  int64 // records
-	bytes int64 // in them
-	heap  int64 // bytes more, the broker's buffers in this process included
-}
-
-// restart starts a stage and waits until it works: a stage with a core until it has committed a record that has come
-// since, the others until they are ready or have written one.
-func (o *oldRun) restart(stage string) restart {
-	o.Helper()
-	before := heap()
-	o.read.Store(0)
-	o.bytes.Store(0)
-	o.tasks.Store(0)
-	start := time.Now()
-	s, err := Find(stage)
-	if err != nil {
-		o.Fatal(err)
-	}
-	o.app = o.newApp("one")
-	runner, err := s.New(o.app, s)
-	if err != nil {
-		o.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(o.Context())
-	done := make(chan error, 1)
-	go func() { done <- runner.Run(ctx) }()
-	o.await(stage, done)
-	r := restart{took: time.Since(start), read: o.read.Load(), bytes: o.bytes.Load()}
-	r.heap = heap() - before
-	cancel()
-	if err := <-done; err != nil {
-		o.Fatalf("%s: %v", stage, err)
-	}
-	return r
-}
-
-func heap() int64 {
-	var m runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
-}
-
-// await gives a started stage work and waits until it is done. Where older work is in flight, any commit says so: a stage has
-// nothing to commit before the new record.
-func (o *oldRun) await(stage string, done chan error) {
-	o.Helper()
-	there := func() bool { return o.app.Runtime.Health.Ready(stage) }
-	committed := func(topic string, v schemas.Record) {
-		o.emit(topic, v)
-		o.flush()
-		state := kadm.NewClient(o.cl)
-		want := o.next[topic]
-		group := o.app.Runtime.TopicName(stage)
-		there = func() bool {
-			offsets, err := state.FetchOffsets(o.Context(), group)
-			if err != nil && !errors.Is(err, kerr.GroupIDNotFound) { // it has not joined yet
-				o.Fatal(err)
-			}
-			at, ok := offsets.Lookup(o.app.Runtime.TopicName(topic), 0)
-			if !ok || at.Metadata == o.kept[topic] || len(o.open[topic]) == 0 && at.At != want {
-				return false
-			}
-			o.kept[topic] = at.Metadata
-			return true
-		}
-	}
-	decided := &schemas.Task{Env: "catch", GroupID: 0, GroupSize: 2, Split: schemas.SplitTrain, Temperature: 1, TopP: 1, MaxTokens: 1, MaxRolloutTokens: 8, TimeoutMs: 1000}
-	switch stage {
-	case "envserver":
-		there = func() bool { // and has all tasks that are in flight
-			return o.app.Runtime.Health.Ready("envserver.catch") && o.tasks.Load() >= int64(len(o.open[pipeline.TopicTasks("catch")]))
-		}
-	case "emitter":
-		committed(pipeline.TopicOutcomes, &schemas.GroupOutcome{Env: "catch", Fate: schemas.FatePacked, Step: new(int64(1))})
-	case "scorer":
-		committed(pipeline.TopicTraces, o.trace(decided, 2, 2))
-	case "packer":
-		committed(pipeline.TopicSamples, &schemas.SampleGroup{Env: "catch", GroupID: 0, Emitted: 2, Reason: schemas.FateFiltered})
-	case "eval":
-		committed(pipeline.TopicEvalTraces, &schemas.Trace{Env: "catch", Eval: "unknown", GroupSize: 1})
-	case "sink":
-		files := func() int {
-			list, err := filepath.Glob(filepath.Join(o.cfg.Sink.Dir, "metrics", "metrics-*.parquet"))
-			if err != nil {
-				o.Fatal(err)
-			}
-			return len(list)
-		}
-		had := files()
-		o.emit(pipeline.TopicMetrics, &schemas.MetricPoint{Name: "one more"})
-		o.flush()
-		there = func() bool { return files() > had }
-	}
-	deadline := time.After(time.Minute)
-	for !there() {
-		select {
-		case err := <-done:
-			o.Fatalf("%s ended: %v", stage, err)
-		case <-deadline:
-			o.Fatalf("%s did not start", stage)
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-}
-
-// sinkAll writes the history to Parquet.
-func (o *oldRun) sinkAll() {
-	o.Helper()
-	rt := o.newApp("history").Runtime
-	cfg := o.cfg.Sink
-	cfg.Drain = pipeline.Duration(time.Hour)
-	s, err := sink.New(rt, cfg)
-	if err != nil {
-		o.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(o.Context())
-	cancel()
-	if err := s.Run(ctx); err != nil {
-		o.Fatal(err)
-	}
-}
-
-// restarted are the stages that read no more at a restart than they need. Those that look on from the side read the whole
-// run, all but the page.
-func restarted() (stages []string) {
-	for _, s := range Flow {
-		if s.Name != "cleanup" && (!s.Aside || s.Name == ui.Name) {
-			stages = append(stages, s.Name)
-		}
-	}
-	return stages
-}
-
-// TestGrowth restarts every stage of a run that is eight times as old as another, with the same work in flight: it reads no
-// more than on the young one, but for policy versions, of which it may read every one.
-func TestGrowth(t *testing.T) {
-	read := map[string][2]int64{}
-	var versions [2]int64
-	for i, n := range []int64{640, 8 * 640} {
-		o := newOldRun(t, n, flight{scoring: 60, packing: 20, nodes: 2, tokens: 2})
-		versions[i] = o.newest.Version
-		for _, stage := range restarted() {
-			if stage == "sink" {
-				o.sinkAll()
-			}
-			r := o.restart(stage)
-			t.Logf("%s after %d groups: %v, %d records", stage, o.groups, r.took, r.read)
-			counts := read[stage]
-			counts[i] = r.read
-			read[stage] = counts
-		}
-	}
-	const inFlight = 100
-	for stage, counts := range read {
-		if more := counts[1] - counts[0]; more > versions[1]-versions[0]+inFlight {
-			t.Errorf("%s reads %d records at a start, and %d when the run is eight times as old", stage, counts[0], counts[1])
-		}
-	}
-}
-
-// TestCostRestart holds the stages with a core to what a restart needs: the records they have not finished, each once, what
-// lies close between them, their state and what has come since.
-func TestCostRestart(t *testing.T) {
-	f := flight{scoring: 300, packing: 100, nodes: 2, tokens: 2}
-	o := newOldRun(t, 640, f)
-	finished := 2 * f.packing // traces of the groups that the packer holds, which lie between those that are not finished
-	for stage, most := range map[string]int64{"scorer": f.scoring + finished, "packer": f.packing} {
-		r := o.restart(stage)
-		const also = 4 // its state, that of the commit it is looked for with, and the record that it works off
-		if r.read < most/2 || r.read > most+also {
-			t.Errorf("%s reads %d records at a start; what it needs are %d", stage, r.read, most)
-		}
-	}
-	// The emitter has nothing unfinished: it reads the tables and its state.
-	if r, tables := o.restart("emitter"), o.newest.Version+2; r.read > tables+8 {
-		t.Errorf("emitter reads %d records at a start; its tables have %d", r.read, tables)
-	}
-	tasks := int64(len(o.open[pipeline.TopicTasks("catch")]))
-	if r := o.restart("envserver"); o.tasks.Load() > 3*tasks {
-		t.Errorf("envserver reads %d tasks at a start, and %d records; it has %d in flight", o.tasks.Load(), r.read, tasks)
-	}
 }
