@@ -110,7 +110,7 @@ func (s *session) takeBack() error {
 }
 
 // giveUp ends the open transaction of a session that fails.
-func (s *session) giveUp(err error) error { return errors.Join(err, s.takeBack()) }
+func (s *session) giveUp(err error) error { return s.explained(errors.Join(err, s.takeBack())) }
 
 // A sender produces records until all of them are acknowledged.
 type sender struct {

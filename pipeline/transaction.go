@@ -46,8 +46,7 @@ func (s *session) commit(ctx context.Context, units []*unit) error {
 	m := s.p.rt.Metrics
 	if err != nil {
 		m.Transactions.WithLabelValues(s.p.cfg.Stage, "aborted").Inc()
-		err = Denied(Fenced(err), ReadGroup(s.p.group()), WriteTransactionalID(s.p.transactionalID()))
-		return errors.Join(fmt.Errorf("transaction: %w", err), s.abort(ctx))
+		return errors.Join(fmt.Errorf("transaction: %w", s.explained(err)), s.abort(ctx))
 	}
 	Crash(s.p.cfg.Stage + ".before-commit")
 	if err := s.cl.EndTransaction(ctx, kgo.TryCommit); err != nil {
@@ -61,6 +60,11 @@ func (s *session) commit(ctx context.Context, units []*unit) error {
 	}
 	t.settle(s.p, time.Now())
 	return nil
+}
+
+// explained says of an error of a transaction what it means for this process.
+func (s *session) explained(err error) error {
+	return Denied(Fenced(err), ReadGroup(s.p.group()), WriteTransactionalID(s.p.transactionalID()))
 }
 
 func (s *session) abort(ctx context.Context) error {

@@ -92,7 +92,8 @@ type pace struct {
 }
 
 // usual commits as soon as a task may start, so that one that comes to a server which is not busy begins after a single
-// transaction. Of a busy one all that may start within start shares a transaction: there are never more than fifty a second.
+// transaction. Of a busy one all that may start within start shares a transaction: an environment of a server never has more
+// than fifty a second.
 var usual = pace{start: 20 * time.Millisecond, commit: 100 * time.Millisecond, tick: 100 * time.Millisecond, heartbeat: 5 * time.Second}
 
 // Server is the environment server of one process.
