@@ -7,8 +7,6 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # Packages that start no goroutine, and compute for long: the race detector has nothing to find there. `make race` holds them to it.
 ALONE := pipeline/audit pipeline/bench
 RACE = $(shell go list ./pipeline/... ./stages/... ./deploy/kafka/... | grep -v -e /envs/ $(ALONE:%=-e /%))
-# How many packages are tested at once: most tests wait for brokers and processes, and leave the processors idle.
-AT_ONCE = $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 CONFIG ?= configs/demo.toml
 NODES ?= 1
 KAFKA := .cache/kafka
@@ -35,11 +33,11 @@ run: build ## the whole pipeline on this machine: a language model learns three 
 test: ## all tests, on Apache Kafka too where Java and Maven are there; needs a C compiler for the DuckDB ones
 	@$(if $(VETTED),:,go vet ./...)
 	@$(MAKE) -s python || echo 'no Python clients; the tests that want them say so'
-	@go run ./deploy/kafka/cmd --optional -- go test -p $(AT_ONCE) -timeout 40m -vet=off -json ./... | go run ./.ci/summary
+	@go run ./deploy/kafka/cmd --optional -- go test -timeout 40m -vet=off -json ./... | go run ./.ci/summary
 
 race: ## the packages with goroutines, under the race detector
 	@! grep -rnE '(^|[[:space:]])go (func|[[:alpha:]_.]+)\(|\.Go\(|t\.Parallel\(' --include='*.go' $(ALONE) || { echo 'starts a goroutine: take its folder off ALONE'; exit 1; }
-	@go test -race -short -p $(AT_ONCE) -timeout 20m -vet=off -json $(RACE) | go run ./.ci/summary
+	@go test -race -short -timeout 20m -vet=off -json $(RACE) | go run ./.ci/summary
 
 fuzz: ## every fuzz target for ten seconds
 	@for p in $$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u); do \
