@@ -8,7 +8,7 @@ import (
 
 // What of a refused record and of its error goes to dlq: together less than a topic takes.
 const (
-	maxPoisonBytes   = MaxRecordBytes
+	maxPoisonBytes   = 8 << 20
 	maxPoisonHeaders = 1 << 20
 	maxPoisonError   = 4 << 10
 	maxPoisonKey     = 64 << 10
