@@ -90,11 +90,11 @@ func TestCostRequests(t *testing.T) {
 		if commits := count(kmsg.TxnOffsetCommit); commits != transactions {
 			t.Errorf("%s: offsets were committed %d times in %d transactions", hop.stage, commits, transactions)
 		}
-		if requests := count(kmsg.Produce); requests > 8*most {
-			t.Errorf("%s: %d requests to write %d transactions, at most 8 for each of %d", hop.stage, requests, transactions, most)
+		if requests := count(kmsg.Produce); requests > max(8*most, w.rollouts()/8) {
+			t.Errorf("%s: %d requests to write %d transactions, at most 8 for each of %d, or one a group", hop.stage, requests, transactions, most)
 		}
 		if all := took.all(); all > w.rollouts()/10+16*(most-hop.most) {
-			t.Errorf("%s: %d requests for %d rollouts in %d transactions, at most one for ten", hop.stage, all, w.rollouts(), transactions)
+			t.Errorf("%s: %d requests for %d rollouts in %d transactions, at most one for ten and a few for each transaction that slowness adds", hop.stage, all, w.rollouts(), transactions)
 		}
 		if out > tensors+tensors/50 {
 			t.Errorf("%s: records of %d bytes for tensors of %d", hop.stage, out, tensors)
