@@ -141,7 +141,7 @@ func holdHeap(b *testing.B) {
 // BenchmarkSamples is the cut of a trace of 12 × 256 tokens, into memory that is used again for each group, as in a run.
 func BenchmarkSamples(b *testing.B) {
 	holdHeap(b)
-	trace, m, n := played(0, 256), new(memory), 0
+	trace, m, n := played(0, 256), &memory{back: true}, 0
 	b.ReportAllocs()
 	for b.Loop() {
 		if n++; n%costSize == 0 {
