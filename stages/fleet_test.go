@@ -273,7 +273,7 @@ func TestOneRunsFailureIsItsOwn(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(w.dir, "broken", "config.toml"), []byte("[run]\nseq_len = -1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	sets := []string{"fleet.patience=2s"}
+	sets := []string{"fleet.patience=500ms"}
 	_, slots, _ := w.fleets(sets, "lost", "broken", "missing", "good")
 	w.await("the first run", func() bool { return strings.Contains(w.log.String(), "the fleet serves a run") })
 	cl, err := lost.Runtime.Client()

@@ -23,6 +23,7 @@ func newDraft(out string) (dir string, lock *os.File, err error) {
 			return "", nil, err
 		}
 		if lock, err = lockFolder(dir); err != nil {
+			_ = os.Remove(dir) // it is empty, or gone
 			continue
 		}
 		if _, err = os.Lstat(dir); err == nil {
