@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -37,7 +38,12 @@ func TestFollowerNeedNotAsk(t *testing.T) {
 					return
 				}
 				for _, r := range recs {
-					hears <- r.Value.(*schemas.GroupOutcome).GroupID
+					select {
+					case hears <- r.Value.(*schemas.GroupOutcome).GroupID:
+					case <-ctx.Done():
+						done <- errors.New("more came than was committed")
+						return
+					}
 				}
 			}
 			done <- nil

@@ -16,11 +16,11 @@ import (
 	"github.com/prl-project/prl/pipeline/faults"
 )
 
-// maxPoll is how many records one transaction takes: about 250 ms of work of the slowest core.
+// maxPoll is how many records a poll takes: about 250 ms of work of the slowest core.
 const maxPoll = 1000
 
-// rebalanceTimeout is how long one member that does not answer may hold up the others' rebalance: longer than a transaction,
-// which holds one, takes.
+// rebalanceTimeout is how long one member that does not answer may hold up the others' rebalance: longer than what a poll
+// brought, which holds one, takes.
 const rebalanceTimeout = 10 * time.Second
 
 // ProcessorConfig says what the shell runs.
@@ -60,8 +60,8 @@ type Processor struct {
 
 	// patience bounds the wait for the offsets of a partition that has come.
 	patience time.Duration
-	// take is how many records a transaction takes: fewer after one that failed, so that what is too much for the brokers
-	// in their time goes through in parts.
+	// take is how many records a poll takes: what one transaction holds, and fewer after one that failed, so that what is too
+	// much for the brokers in their time goes through in parts.
 	take int
 	// worked says that a session has committed.
 	worked bool
@@ -274,7 +274,7 @@ func (s *session) options() []kgo.Opt {
 	}
 }
 
-// turn polls once and works on what came. Rebalances are held from the poll to the end of the transaction.
+// turn polls once and works on what came. Rebalances are held from the poll to the end of its last transaction.
 func (s *session) turn(ctx context.Context) error {
 	p := s.p
 	fetches := s.poll(ctx)
@@ -300,13 +300,16 @@ func (s *session) turn(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for {
+	for before, whole := p.began, true; ; whole = false {
 		rest, err := s.work(ctx, came)
 		if err != nil {
 			p.take = max(1, p.take/2)
 			return err
 		}
 		if len(rest) == 0 || ctx.Err() != nil { // what was not fed comes again
+			if whole && !p.began.Equal(before) { // a larger poll may be one transaction, too
+				p.take = min(maxPoll, p.take+max(1, p.take/8))
+			}
 			return nil
 		}
 		p.take = max(1, len(came)-len(rest)) // a poll is to bring what one transaction holds: rebalances wait for all of it
@@ -333,7 +336,6 @@ func (s *session) work(ctx context.Context, came []arrival) (rest []arrival, err
 	if err := s.commit(ctx, due); err != nil {
 		return nil, err
 	}
-	p.take = min(maxPoll, p.take+max(1, p.take/8))
 	p.worked = true
 	return rest, nil
 }

@@ -3,11 +3,14 @@ package pipeline
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"gocloud.dev/blob"
@@ -181,6 +184,23 @@ func TestFullDisk(t *testing.T) {
 	if log.has("stage starts over") {
 		t.Error("it started over")
 	}
+}
+
+// TestFullDiskHoldsNobody has a blob store that never takes anything. What a core has emitted waits for it while rebalances are
+// held: for a while, and then the session starts over.
+func TestFullDiskHoldsNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := &Runtime{Run: DefaultRunConfig(), Blobs: newBlobs(blob.NewBucket(&disk{full: true}), ""), Log: slog.New(slog.DiscardHandler)}
+		p := &Processor{rt: rt, cfg: ProcessorConfig{Stage: "scorer"}}
+		u := &unit{core: copier{}, out: Out{Emitted: []Emission{{TopicEvalTraces, AutoPartition, bigTrace(tooLong)}}}}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		start := time.Now()
+		err := u.encode(ctx, p)
+		if took := time.Since(start); !errors.Is(err, ErrTransient) || took > prepareDeadline+putDeadline {
+			t.Errorf("it gave up after %v: %v", took, err)
+		}
+	})
 }
 
 // TestStopOnAFullDisk stops a stage that waits for its blob store: it does not wait any longer, and what it had in hand

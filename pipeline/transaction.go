@@ -15,7 +15,7 @@ import (
 	"github.com/prl-project/prl/schemas"
 )
 
-// prepareDeadline bounds the writing of blobs before a transaction.
+// prepareDeadline bounds the writing of the blobs of what a core emitted, which ends before a transaction begins.
 const prepareDeadline = 5 * time.Minute
 
 // rebalanceGrace is how long a commit is tried again while the group rebalances.

@@ -223,8 +223,6 @@ func (u *unit) recycle(ctx context.Context, p *Processor, from int) error {
 	if !ok || len(u.out.Emitted) == from || p.rt.Tracing != nil {
 		return nil
 	}
-	ctx, done := context.WithTimeout(ctx, prepareDeadline)
-	defer done()
 	if err := u.encode(ctx, p); err != nil {
 		return err
 	}
@@ -236,6 +234,11 @@ func (u *unit) recycle(ctx context.Context, p *Processor, from int) error {
 
 // encode makes the records of what was emitted since the last call, and writes their blobs.
 func (u *unit) encode(ctx context.Context, p *Processor) error {
+	if len(u.outputs) == len(u.out.Emitted) {
+		return nil
+	}
+	ctx, done := context.WithTimeout(ctx, prepareDeadline)
+	defer done()
 	for _, e := range u.out.Emitted[len(u.outputs):] {
 		r, err := p.encode(ctx, e)
 		if err != nil {

@@ -83,17 +83,18 @@ func (c conversation) messages() []Message {
 	called := map[string]string{} // names of tools by id
 	list := make([]Message, len(c.nodes))
 	for i, n := range c.nodes {
-		m := Message{Role: n.Role, Content: strings.Clone(n.Content)}
+		m := Message{Role: strings.Clone(n.Role), Content: strings.Clone(n.Content)}
 		if n.Reasoning != "" {
 			reasoning := strings.Clone(n.Reasoning)
 			m.ReasoningContent = &reasoning
 		}
 		for _, call := range n.ToolCalls {
-			called[call.ID] = call.Name
-			m.ToolCalls = append(m.ToolCalls, ToolCall{call.ID, "function", Function{call.Name, strings.Clone(call.Arguments)}})
+			id, name := strings.Clone(call.ID), strings.Clone(call.Name)
+			called[id] = name
+			m.ToolCalls = append(m.ToolCalls, ToolCall{id, "function", Function{name, strings.Clone(call.Arguments)}})
 		}
 		if n.ToolCallID != "" {
-			id := n.ToolCallID
+			id := strings.Clone(n.ToolCallID)
 			m.ToolCallID = &id
 			if name := called[n.ToolCallID]; name != "" {
 				m.Name = &name
