@@ -220,6 +220,7 @@ func TestFaultsEndInProgress(t *testing.T) {
 		t.Run(c.String(), func(t *testing.T) {
 			t.Parallel()
 			rt, cluster := testRuntime(t)
+			rt.Run.SeqLen = longSequences // batches are as large as they become: one that is refused as too large is a failure
 			log := listen(rt)
 			fired := c.inject(t, rt, cluster)
 			cfg := toyConfig()

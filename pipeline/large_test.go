@@ -70,6 +70,30 @@ func TestEmissionTooLarge(t *testing.T) {
 	}
 }
 
+// TestLargerThanBatches has outputs that no batch of usual size takes: the first makes batches larger, which is no failure, and all
+// of them come once.
+func TestLargerThanBatches(t *testing.T) {
+	rt, _ := testRuntime(t)
+	log := listen(rt)
+	onePartition(t, rt, 6)
+	stop := start(t, rt, echoConfig(func(trace *schemas.Trace) {
+		if group := trace.GroupID / int64(rt.Partitions(TopicTraces)); group%2 == 1 {
+			trace.Nodes = bigTrace(batchBytes / 8).Nodes // nine bytes a token
+		}
+	}))
+	seen := map[int64]int{}
+	for _, r := range committed(t, rt, TopicEvalTraces, 6) {
+		seen[r.Value.(*schemas.Trace).GroupID]++
+	}
+	noMore(t, rt, TopicEvalTraces, 6)
+	if err := stop(); err != nil || len(seen) != 6 {
+		t.Fatalf("groups came %v times, %v", seen, err)
+	}
+	if said := log.text.String(); strings.Count(said, "they become larger") != 1 || strings.Contains(said, "starts over") {
+		t.Errorf("the log says %s", said)
+	}
+}
+
 // TestStateTooLarge stops a stage whose state fits no topic.
 func TestStateTooLarge(t *testing.T) {
 	rt, _ := testRuntime(t)

@@ -23,6 +23,14 @@ const maxPoll = 1000
 // brought, which holds one, takes.
 const rebalanceTimeout = 10 * time.Second
 
+// batchBytes is how large a stage's batches become, as long as none of its records is larger: the client compresses one while
+// another is on its way and the brokers check a third. In batches of TopicRecordBytes a whole step waits for each of these. As the
+// client has one limit for batches and records, a stage that turns out to have a larger record opens another one.
+const batchBytes = 4 << 20
+
+// longSequences is from how many tokens on a group of eight rollouts may be a larger record: stages begin with larger batches.
+const longSequences = 32<<10 + 1
+
 // ProcessorConfig says what the shell runs.
 type ProcessorConfig struct {
 	Stage  string   // names state records, metrics and the transactional id
@@ -63,6 +71,8 @@ type Processor struct {
 	// take is how many records a poll takes: what one transaction holds, and fewer after one that failed, so that what is too
 	// much for the brokers in their time goes through in parts.
 	take int
+	// batch is the most bytes of a batch.
+	batch int32
 	// worked says that a session has committed.
 	worked bool
 	// mayWait is called before something waits for the blob store; nil where no transaction is open then.
@@ -102,7 +112,11 @@ func NewProcessor(rt *Runtime, cfg ProcessorConfig) (*Processor, error) {
 		cfg.Group = cfg.Stage
 	}
 	rt.Health.Set(cfg.Group, false)
-	return &Processor{rt: rt, cfg: cfg, patience: restoreDeadline, take: maxPoll, units: map[int32]*unit{}}, nil
+	p := &Processor{rt: rt, cfg: cfg, patience: restoreDeadline, take: maxPoll, batch: batchBytes, units: map[int32]*unit{}}
+	if rt.Run.SeqLen >= longSequences {
+		p.batch = TopicRecordBytes
+	}
+	return p, nil
 }
 
 func (p *Processor) group() string { return p.rt.TopicName(p.cfg.Group) }
@@ -127,6 +141,11 @@ func (p *Processor) Run(ctx context.Context) error {
 			pause.Reset()
 		}
 		p.worked = false
+		if errors.Is(err, kerr.MessageTooLarge) && p.batch < TopicRecordBytes {
+			p.batch = TopicRecordBytes
+			p.rt.Log.Info("a record is larger than batches are: they become larger", "stage", p.cfg.Stage)
+			continue
+		}
 		p.rt.Metrics.Restarts.WithLabelValues(p.cfg.Stage).Inc()
 		p.rt.Log.Warn("stage starts over", "stage", p.cfg.Stage, "error", err)
 		select {
@@ -263,7 +282,7 @@ func (s *session) options() []kgo.Opt {
 	}
 	return []kgo.Opt{
 		kgo.TransactionalID(p.transactionalID()), kgo.TransactionTimeout(p.cfg.TransactionTimeout),
-		kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerBatchMaxBytes(p.batch),
 		kgo.ConsumerGroup(p.group()), kgo.InstanceID(p.rt.Instance), kgo.ConsumeTopics(topics...), kgo.Balancers(balancer),
 		kgo.SessionTimeout(6 * time.Second), kgo.HeartbeatInterval(time.Second),
 		kgo.RebalanceTimeout(max(rebalanceTimeout, p.cfg.TransactionTimeout)),
