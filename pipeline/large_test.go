@@ -65,7 +65,7 @@ func TestEmissionTooLarge(t *testing.T) {
 			t.Errorf("the record of group %s says %.200q: %v", r.Key, r.Value, err)
 		}
 	}
-	if !log.has("make rollouts shorter or groups smaller") || log.has("starts over") {
+	if !log.has("make rollouts shorter or groups smaller") || log.has("record of 0 bytes") || log.has("starts over") {
 		t.Errorf("the log does not say what to do: %s", log)
 	}
 }

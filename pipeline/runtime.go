@@ -128,14 +128,14 @@ func (rt *Runtime) encodeTelling(ctx context.Context, e Emission, mayWait func()
 	if err != nil {
 		return nil, Fatal("%s: %w", e.Topic, err)
 	}
-	if len(value) > MaxRecordBytes {
+	if size := len(value); size > MaxRecordBytes {
 		if mayWait != nil {
 			if err := mayWait(); err != nil {
 				return nil, err
 			}
 		}
-		if value, err = rt.claimCheck(ctx, e.Value, len(value)); err != nil {
-			return nil, fmt.Errorf("%s: record of %d bytes: %w", e.Topic, len(value), err)
+		if value, err = rt.claimCheck(ctx, e.Value, size); err != nil {
+			return nil, fmt.Errorf("%s: record of %d bytes: %w", e.Topic, size, err)
 		}
 	}
 	r := rt.address(e, topic, value)

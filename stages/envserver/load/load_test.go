@@ -26,7 +26,7 @@ func TestOurs(t *testing.T) {
 	if r.Rollouts != 20 || r.Failed > 0 || r.AtOnce != 20 || r.Took <= 0 {
 		t.Errorf("measured %+v", r)
 	}
-	if r.Usage.Peak <= r.Usage.Before || r.Usage.CPU <= 0 || r.Live <= 0 {
+	if r.Usage.Before <= 0 || r.Usage.Peak < r.Usage.Before || r.Usage.CPU <= 0 || r.Live <= 0 {
 		t.Errorf("it took %+v", r.Usage)
 	}
 }

@@ -35,7 +35,7 @@ func newMeter(pid int) (*meter, error) {
 // read is what was taken since the meter was made.
 func (m *meter) read() (usage, error) {
 	cpu, _, peak, err := measure(m.pid)
-	return usage{cpu - m.cpu, m.before, peak}, err
+	return usage{cpu - m.cpu, m.before, max(m.before, peak)}, err // VmHWM lags behind VmRSS by some pages
 }
 
 // measure adds up a process and its children.
