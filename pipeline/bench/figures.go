@@ -16,6 +16,9 @@ type run struct {
 	pkg       string // its folder, from the top of the repository
 	benchtime string // as go test has it: 200ms, or 1x for a benchmark that measures once
 	figures   []figure
+	// keepMemory: what one benchmark has freed stays with the process for the next. On a virtual machine a page that comes anew was seen
+	// to take 6 µs, which made a stage with large records five times slower than one that has worked for a while.
+	keepMemory bool
 }
 
 // A figure is one row of the table: what a benchmark reports under a unit, and what it is held against.

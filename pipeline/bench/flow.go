@@ -3,7 +3,7 @@ package main
 import "fmt"
 
 var flow = section{name: "flow", title: "Flow: rollouts through the stages, against a plain producer and consumer of the same bytes", runs: []run{{
-	pkg: "stages/flowbench", benchtime: "1x", figures: flowFigures(),
+	pkg: "stages/flowbench", benchtime: "1x", figures: flowFigures(), keepMemory: true,
 }}}
 
 func flowFigures() (list []figure) {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -50,6 +51,9 @@ func measure(ctx context.Context, r run, count int) (v values, skips []string, e
 	}
 	cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "^Benchmark("+strings.Join(names, "|")+")$", "-benchmem", "-v",
 		"-benchtime", r.benchtime, "-count", fmt.Sprint(count), "-timeout", limit(count).String(), "./"+r.pkg)
+	if r.keepMemory {
+		cmd.Env = append(os.Environ(), "GODEBUG=madvdontneed=0")
+	}
 	var out, problems bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &problems
 	err = cmd.Run()

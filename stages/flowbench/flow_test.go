@@ -105,7 +105,7 @@ type measured struct {
 }
 
 // look reads off a run's log what it did: the rate from the first task to the last PolicyVersion, and how long the hops of all but
-// the first steps took.
+// the first steps took, without the tasks from before the first trace: they wait until the environment server has joined its group.
 func (w *world) look() measured {
 	w.Helper()
 	type rollout struct {
@@ -176,8 +176,9 @@ func (w *world) look() measured {
 			add("trainer", packed[step], trained[step])
 		}
 	}
+	first := slices.MinFunc(traces, func(a, b trace) int { return a.at.Compare(b.at) }).at
 	for _, t := range traces {
-		if inTime[t.group] {
+		if inTime[t.group] && tasks[t.rollout].After(first) {
 			add("envserver", tasks[t.rollout].Add(t.after), t.at)
 		}
 	}

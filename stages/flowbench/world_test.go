@@ -5,7 +5,7 @@
 // while the stages work, and nothing but the fake policy, the environment and the null learner is not what runs elsewhere.
 //
 //	make kafka
-//	PRL_TEST_KAFKA_BROKERS=localhost:9092 go test ./stages/flowbench -run '^$' -bench . -benchtime 1x
+//	GODEBUG=madvdontneed=0 PRL_TEST_KAFKA_BROKERS=localhost:9092 go test ./stages/flowbench -run '^$' -bench . -benchtime 1x
 package flowbench
 
 import (
@@ -64,18 +64,11 @@ func eachBroker(b *testing.B, bench func(b *testing.B, brokers []string)) {
 
 var warmed sync.Once
 
-// warmUp plays whole runs until one is hardly faster than the one before: a broker that has just started compiles itself while it
-// works, at half the pace and with twice the latency of one that has run for a minute.
+// warmUp plays whole runs for half a minute: a broker that has just started compiles itself while it works, at half the pace and with
+// twice the latency of one that has.
 func warmUp(b *testing.B, brokers []string) {
-	const most, hardly = 5, 1.05
-	rate := 0.0
-	for range most {
-		w := newWorld(b, brokers, usual, 8*usual.batch)
-		w.play(nil)
-		before := rate
-		if rate = w.look().rollouts; rate < hardly*before {
-			return
-		}
+	for start := time.Now(); time.Since(start) < 30*time.Second; {
+		newWorld(b, brokers, usual, 8*usual.batch).play(nil)
 	}
 }
 
