@@ -63,9 +63,13 @@ func (w *world) planted(p plan) {
 		w.t.Errorf("the page of a healthy run says %+v", n)
 	}
 	p.plant()
-	w.until("the page and the log say "+p.fault.Name, func() bool { return w.notice(p.fault) != nil && len(w.log.lines(p.fault)) > 0 })
+	var n *ui.Notice // a fault that comes and goes may be gone again a moment later
+	w.until("the page and the log say "+p.fault.Name, func() bool {
+		n = w.notice(p.fault)
+		return n != nil && len(w.log.lines(p.fault)) > 0
+	})
 	scrapes[2] = w.scrape(p.more)
-	w.said(p)
+	w.said(p, n)
 	if p.look != nil {
 		p.look()
 	}
@@ -90,11 +94,10 @@ func (w *world) planted(p plan) {
 	alerts(w.t, scrapes, append(firing, p.down...))
 }
 
-// said checks the words of a fault on the page and in the log.
-func (w *world) said(p plan) {
+// said checks the words of a fault on the page, n, and in the log.
+func (w *world) said(p plan, n *ui.Notice) {
 	w.t.Helper()
-	n := w.notice(p.fault)
-	if n == nil || !strings.Contains(n.Text, p.fault.Says) || !strings.Contains(n.Text, p.fault.Do) {
+	if !strings.Contains(n.Text, p.fault.Says) || !strings.Contains(n.Text, p.fault.Do) {
 		w.t.Errorf("the page says %+v", n)
 	}
 	w.t.Logf("the page says: %s %s", p.fault.Name, n.Text)
